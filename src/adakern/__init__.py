@@ -1,0 +1,46 @@
+"""adakern: infinitely wide neural networks that learn features, as kernel machines.
+
+Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK`), and `solve` it on data:
+
+    >>> import adakern as ak
+    >>> X, y, X_test, y_test = ak.datasets.mnist(n_train=50)
+    >>> solution = ak.solve(ak.NNGPK(ak.MLP(depth=2, activation="relu"), beta=50.0), X, y)
+    >>> solution.predict(X_test).shape
+    (600,)
+"""
+
+from adakern import activations, datasets, losses
+from adakern._version import __version__
+from adakern.errors import AdakernError, ConvergenceError, FileFormatError, TooLargeError
+from adakern.estimators import AdaptiveKernelClassifier, AdaptiveKernelRegressor
+from adakern.limits import ANBK, NNGP, NNGPK, NTK, Limit
+from adakern.metrics import alignment, mean_squared_error
+from adakern.networks import CNN, MLP, Network
+from adakern.solution import Solution, load
+from adakern.solving import solve
+
+__all__ = [
+    "ANBK",
+    "CNN",
+    "MLP",
+    "NNGP",
+    "NNGPK",
+    "NTK",
+    "AdakernError",
+    "AdaptiveKernelClassifier",
+    "AdaptiveKernelRegressor",
+    "ConvergenceError",
+    "FileFormatError",
+    "Limit",
+    "Network",
+    "Solution",
+    "TooLargeError",
+    "__version__",
+    "activations",
+    "alignment",
+    "datasets",
+    "load",
+    "losses",
+    "mean_squared_error",
+    "solve",
+]

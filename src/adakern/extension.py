@@ -1,0 +1,211 @@
+r"""How a kernel extends to new points: $k(x,x_\mu)$ for inputs the solver never saw.
+
+New points do not change the training kernels (their duals are zero), so an extension needs the training inputs and what the solver kept, and works
+on any number of points in batches.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from adakern import inputs, linalg, recursion
+from adakern.activations import Activation
+from adakern.limits.anbk import ANBK
+from adakern.limits.base import Limit
+
+
+class Extension(ABC):
+    """Base of the ways to extend a kernel. Methods are called inside `precision.scope`, one batch at a time."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def groups(self) -> int:
+        """Number of independent estimates of the kernel that `blocks` returns; 1 in closed form."""
+
+    @abstractmethod
+    def blocks(self, X: np.ndarray) -> np.ndarray:
+        """Each group's kernel between a batch of new points and the training points, (groups, batch, P)."""
+
+    @abstractmethod
+    def own(self, X: np.ndarray) -> np.ndarray:
+        """The kernel of each new point with itself, (batch,)."""
+
+    @abstractmethod
+    def bytes_per_point(self) -> int:
+        """Memory that one new point of a batch takes, temporaries included."""
+
+
+class GaussianExtension(Extension):
+    """Closed form: in the lazy limits new points follow the same recursion as the training points."""
+
+    kind = "gaussian"
+
+    def __init__(self, limit: Limit, X: np.ndarray, precision: str) -> None:
+        self._limit, self._precision = limit, precision
+        self._features = inputs.features(limit.network, X)
+
+    @property
+    def groups(self) -> int:
+        return 1
+
+    def blocks(self, X: np.ndarray) -> np.ndarray:
+        new = inputs.features(self._limit.network, X)
+        both = self._variances(np.concatenate([new, self._features]))
+        rows, columns = both.split(len(new))
+        block = recursion.top(
+            both.rules,
+            self._limit.tangent,
+            jnp.asarray(self._limit.decays),
+            tuple(map(jnp.asarray, rows.values[:-1])),
+            tuple(map(jnp.asarray, columns.values[:-1])),
+            jnp.asarray(new),
+            jnp.asarray(self._features),
+        )
+        return np.asarray(block)[None]
+
+    def own(self, X: np.ndarray) -> np.ndarray:
+        variances = self._variances(inputs.features(self._limit.network, X))
+        total = variances.values[-1]
+        if self._limit.tangent:
+            gradient = np.ones_like(total)
+            for layer in range(self._limit.network.depth, 0, -1):
+                gradient = gradient * variances.slopes[layer - 1]
+                total = total + gradient * variances.values[layer - 1]
+        return total
+
+    def bytes_per_point(self) -> int:
+        item = np.dtype(self._precision).itemsize
+        # One row of each of a handful of arrays that XLA keeps alive at once, and a copy of the features.
+        return item * ((6 + 2 * self._limit.network.depth) * len(self._features) + 2 * self._features.shape[1])
+
+    def _variances(self, features: np.ndarray) -> recursion.Variances:
+        return recursion.variances(
+            self._limit.network.activation, self._limit.network.depth, self._limit.decays, features, self._precision
+        )
+
+
+class ParticleExtension(Extension):
+    r"""Adaptive kernels: condition each drawn neuron's field at the new point on its fields at the training points.
+
+    Given $h=A\varepsilon$ with $AA^\top=\Phi^{\ell-1}/\lambda_{\ell-1}$, the field at $x$ is Gaussian with mean $c(x)\cdot\varepsilon$, $c(x)=A^{+}\Phi^{\ell-1}(x)/\lambda_{\ell-1}$,
+    and variance $\sigma^2(x)=\Phi^{\ell-1}(x,x)/\lambda_{\ell-1}-|c(x)|^2$, so
+
+    $$\Phi^\ell(x,x_\mu)=\left\langle E_z[\varphi(c\cdot\varepsilon+\sigma z)]\,\varphi(h_\mu)\right\rangle .$$
+
+    The draws' own kernel $\Phi_d$ scatters around the time average $\Phi^\ell$. With $w(x)=(\Phi_d+\rho)^{-1}\Phi_d(x)$, adding $w^\top(\Phi^\ell-\Phi_d)$ to the cross
+    kernel and $w^\top(\Phi^\ell-\Phi_d)w$ to the variance takes that scatter out: at a training point they become those of $\Phi^\ell$.
+    """
+
+    kind = "particles"
+
+    def __init__(
+        self,
+        limit: ANBK,
+        X: np.ndarray,
+        kernels: tuple[np.ndarray, ...],
+        draws: tuple[np.ndarray, ...],
+        groups: int,
+        precision: str,
+    ) -> None:
+        self._limit, self._groups, self._precision = limit, groups, precision
+        self._points = inputs.distinct(X)
+        self._inputs = X[self._points.first]
+        activation, decays = limit.network.activation, limit.decays
+        picked = [self._points.pick(kernel) for kernel in kernels]
+        below, _ = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, self._inputs) / decays[0]))
+        self._roots = [below]
+        for layer in range(1, limit.network.depth):
+            self._roots.append(linalg.cholesky_root(jnp.asarray(picked[layer - 1] / decays[layer])))
+        self._draws = [jnp.asarray(d).reshape(groups, -1, d.shape[1]) for d in draws]
+        self._features = [
+            activation(jnp.matmul(d, root.T, precision="highest"))
+            for d, root in zip(self._draws, self._roots, strict=True)
+        ]
+        self._averages = [jnp.asarray(kernel) for kernel in picked]
+        ridges = [linalg.CONTROL_RIDGE * float(np.mean(np.diag(kernel))) for kernel in picked[:-1]]
+        self._ridges = [*ridges, decays[-1] / limit.beta]
+
+    @property
+    def groups(self) -> int:
+        return self._groups
+
+    def blocks(self, X: np.ndarray) -> np.ndarray:
+        return np.asarray(self._extend(X)[0])[:, :, self._points.member]
+
+    def own(self, X: np.ndarray) -> np.ndarray:
+        return np.asarray(jnp.mean(self._extend(X)[1], axis=0))
+
+    def bytes_per_point(self) -> int:
+        item = np.dtype(self._precision).itemsize
+        draws = sum(d.shape[0] * d.shape[1] for d in self._draws[:1])
+        return item * (6 * draws + 6 * self._groups * len(self._inputs) + 2 * int(np.prod(self._inputs.shape[1:])))
+
+    def _extend(self, X: np.ndarray) -> tuple[Array, Array]:
+        network, decays = self._limit.network, self._limit.decays
+        rows = inputs.features(network, X)
+        cross = jnp.asarray(inputs.input_kernel(network, X, self._inputs))[None] / decays[0]
+        own = jnp.asarray(np.einsum("nd,nd->n", rows, rows))[None] / decays[0]
+        for layer in range(network.depth):
+            root, scale = self._roots[layer], 1 / decays[layer + 1] if layer + 1 < network.depth else 1.0
+            cross, own = _condition(
+                network.activation,
+                layer == 0,
+                root,
+                self._draws[layer],
+                self._features[layer],
+                self._averages[layer],
+                jnp.asarray(self._ridges[layer]),
+                cross,
+                own,
+            )
+            cross, own = cross * scale, own * scale
+        return cross, own
+
+
+def _gram(features: Array) -> Array:
+    return jnp.matmul(features.T, features, precision="highest") / features.shape[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _condition(
+    activation: Activation,
+    first: bool,
+    root: Array,
+    draws: Array,
+    features: Array,
+    average: Array,
+    ridge: Array,
+    cross: Array,
+    own: Array,
+) -> tuple[Array, Array]:
+    """One layer: covariances of the fields with new points in, kernels of the features out, for each group."""
+
+    def group(draw: Array, feature: Array, covariance: Array, variance: Array) -> tuple[Array, Array]:
+        if first:  # orthogonal columns, possibly fewer than points: the pseudo-inverse is a scaled transpose
+            weights = covariance @ (root / jnp.sum(root * root, axis=0)[None, :])
+        else:
+            weights = jax.scipy.linalg.solve_triangular(root, covariance.T, lower=True).T
+        spread = jnp.sqrt(jnp.maximum(variance - jnp.sum(weights**2, axis=1), 0.0))
+        centre = jnp.matmul(weights, draw.T, precision="highest")
+        spread = jnp.broadcast_to(spread[:, None], centre.shape)
+        mean = activation.mean(centre, spread)
+        square = jnp.mean(activation.mean_square(centre, spread), axis=1)
+        kernel = jnp.matmul(mean, feature, precision="highest") / draw.shape[0]
+        drawn = _gram(feature)
+        control = jnp.linalg.solve(drawn + ridge * jnp.eye(len(drawn), dtype=drawn.dtype), kernel.T).T
+        shift = control @ (average - drawn)
+        return kernel + shift, square + jnp.sum(shift * control, axis=1)
+
+    count = draws.shape[0]
+    covariance = jnp.broadcast_to(cross, (count, *cross.shape[1:]))
+    variance = jnp.broadcast_to(own, (count, *own.shape[1:]))
+    return jax.lax.map(lambda part: group(*part), (draws, features, covariance, variance))

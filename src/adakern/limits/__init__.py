@@ -1,0 +1,9 @@
+"""The limits: the problems that `solve` solves."""
+
+from adakern.limits.anbk import ANBK
+from adakern.limits.base import Answer, Limit
+from adakern.limits.lazy import NNGP, NNGPK, NTK, LazyLimit
+
+ALL = (NNGP, NNGPK, NTK, ANBK)
+
+__all__ = ["ALL", "ANBK", "NNGP", "NNGPK", "NTK", "Answer", "LazyLimit", "Limit"]

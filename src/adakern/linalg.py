@@ -1,0 +1,90 @@
+r"""Roots and solves of positive semi-definite matrices: the only place where a numerical floor may enter.
+
+Every function returns a report of what it did beside its answer, and the report ends up in `Solution.stats`.
+scipy's and jax's own Cholesky and eigendecomposition do the work; what is added is the choice between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class Solve(NamedTuple):
+    r"""$x$ with $(K+\text{ridge}\,I)x=y$, and how it was found: `route`, numerical `rank`, `cutoff` on eigenvalues."""
+
+    x: Array
+    report: dict[str, Any]
+
+
+def eigenvalue_floor(largest: float, size: int, dtype: Any) -> float:
+    """Eigenvalues below this are rounding errors of zero: size × machine epsilon × the largest."""
+    return float(size * np.finfo(dtype).eps * max(largest, 0.0))
+
+
+@jax.jit
+def _cholesky(kernel: Array, ridge: Array, y: Array) -> tuple[Array, Array]:
+    size = kernel.shape[0]
+    factor = jnp.linalg.cholesky(kernel + ridge * jnp.eye(size, dtype=kernel.dtype))
+    x = jax.scipy.linalg.cho_solve((factor, True), y)
+    pivots = jnp.diagonal(factor)
+    return x, (jnp.min(pivots) / jnp.max(pivots)) ** 2
+
+
+@jax.jit
+def _eigen(kernel: Array) -> tuple[Array, Array]:
+    return jnp.linalg.eigh(kernel)
+
+
+def solve_psd(kernel: Float[Array, "p p"], ridge: float, y: Float[Array, "p c"]) -> Solve:
+    r"""Solve $(K+\text{ridge}\,I)x=y$ by Cholesky, or through the eigenvalues where $K$ is singular.
+
+    With `ridge` 0 and a singular $K$ (duplicated points, a linear kernel with more points than features) the answer is the
+    limit ridge → 0⁺ on the range of $K$, i.e. the minimum-norm least-squares solution: eigenvalues below `eigenvalue_floor` are left out.
+    """
+    size, dtype = kernel.shape[0], kernel.dtype
+    x, conditioning = _cholesky(kernel, jnp.asarray(ridge, dtype), y)
+    # The pivot ratio bounds the reciprocal condition number from above: below this the digits of x are noise.
+    if bool(jnp.all(jnp.isfinite(x))) and float(conditioning) > 10 * size * np.finfo(dtype).eps:
+        return Solve(x, {"route": "cholesky", "rank": size, "cutoff": 0.0})
+    values, vectors = _eigen(kernel)
+    floor = eigenvalue_floor(float(values[-1]), size, dtype)
+    shifted = jnp.maximum(values, 0.0) + ridge
+    keep = shifted > floor
+    inverse = jnp.where(keep, 1.0 / jnp.where(keep, shifted, 1.0), 0.0)
+    x = vectors @ (inverse[:, None] * (vectors.T @ y))
+    return Solve(x, {"route": "eigenvalues", "rank": int(jnp.sum(keep)), "cutoff": floor})
+
+
+def root(kernel: Float[Array, "p p"]) -> tuple[Float[Array, "p r"], dict[str, Any]]:
+    r"""A rank-revealing $A$ with $AA^\top=K$ to rounding error, $r\le p$ columns.
+
+    Concrete arrays only: the number of columns depends on the eigenvalues. Duplicated points and $D<P$ give $r<p$.
+    """
+    values, vectors = _eigen(kernel)
+    floor = eigenvalue_floor(float(values[-1]), kernel.shape[0], kernel.dtype)
+    keep = np.flatnonzero(np.asarray(values) > floor)
+    if keep.size == 0:  # a kernel of zeros: one column, so that shapes stay regular
+        keep = np.array([kernel.shape[0] - 1])
+    scales = jnp.sqrt(jnp.maximum(values[keep], 0.0))
+    return vectors[:, keep] * scales[None, :], {"rank": int(keep.size), "cutoff": floor}
+
+
+JITTER = {"float64": 1e-9, "float32": 3e-5}  # relative to the mean eigenvalue, in `cholesky_root` alone
+CONTROL_RIDGE = (
+    1e-3  # relative to the mean diagonal: regularises the control variate of `ParticleExtension`, not its answer
+)
+
+
+def cholesky_root(kernel: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    r"""A differentiable triangular $A$ with $AA^\top=K+\text{jitter}\cdot\overline{K_{\mu\mu}}\,I$.
+
+    For kernels that change during a solve, where `root`'s changing number of columns cannot be compiled.
+    """
+    size = kernel.shape[0]
+    floor = JITTER[str(kernel.dtype)] * jnp.trace(kernel) / size + jnp.finfo(kernel.dtype).tiny
+    return jnp.linalg.cholesky(kernel + floor * jnp.eye(size, dtype=kernel.dtype))

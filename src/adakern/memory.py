@@ -1,0 +1,47 @@
+"""Memory: how much there is, how much a piece of work may use, and a refusal before it starts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from adakern import checks
+from adakern.errors import TooLargeError
+
+GIB = 1024**3
+DEFAULT_BUDGET = GIB  # for the temporary arrays of one batch
+
+
+def available() -> int:
+    """Bytes that can be allocated now without swapping (a guess of 8 GiB where the system does not say)."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return 8 * GIB
+
+
+def budget(value: Any) -> int:
+    """The user's `memory` argument in bytes; None gives the default of 1 GiB."""
+    return DEFAULT_BUDGET if value is None else int(checks.positive("memory", value))
+
+
+def require(needed: int, what: str) -> None:
+    """Refuse work whose results alone would not fit."""
+    free = available()
+    if needed > 0.9 * free:
+        raise TooLargeError(
+            f"{what} needs about {needed / GIB:.1f} GiB of memory, but only {free / GIB:.1f} GiB are free; "
+            "use fewer training points or precision='float32'"
+        )
+
+
+def rows_per_batch(bytes_per_row: int, limit: int, total: int) -> int:
+    """How many rows fit into the budget; at least one, at most all."""
+    return max(1, min(total, limit // max(1, bytes_per_row)))

@@ -1,0 +1,188 @@
+r"""Network descriptions: frozen, validated, read alike by the theory and by networks of finite width.
+
+A description holds no weights and no width. It says how a point becomes *sites* (one for an MLP, one per position for
+a CNN), how many hidden layers there are, and what the activation is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adakern import activations, checks
+from adakern.activations import Activation
+
+Pair = tuple[int, int]
+
+
+class Network(ABC):
+    r"""What every architecture has.
+
+    Attributes:
+        depth: number of hidden layers $L$.
+        activation: $\varphi$, the same in every hidden layer.
+    """
+
+    depth: int
+    activation: Activation
+
+    @property
+    @abstractmethod
+    def input_ndim(self) -> int:
+        """Number of axes of a set of inputs, the points' own included."""
+
+    @abstractmethod
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Raise `ValueError` if inputs of this shape do not fit the architecture."""
+
+    @abstractmethod
+    def sites(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Number of positions of each hidden layer 1..L, for inputs of this shape."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """The description as plain values, for a file's header."""
+
+    @property
+    def homogeneity(self) -> int | None:
+        r"""Degree $\kappa$ of the output in all weights together: $1+k+\dots+k^L$ for $\varphi$ of degree $k$, else None."""
+        k = self.activation.degree
+        return None if k is None else sum(k**layer for layer in range(self.depth + 1))
+
+
+@dataclass(frozen=True)
+class MLP(Network):
+    r"""A fully connected network with `depth` hidden layers.
+
+    $$h^1=D^{-1/2}W^0x,\qquad h^{\ell+1}=N^{-1/2}W^\ell\varphi(h^\ell),\qquad s=(\gamma_0N)^{-1}w^L\cdot\varphi(h^L)$$
+
+    Inputs have shape (points, features).
+
+    Args:
+        depth: hidden layers $L\ge1$.
+        activation: "linear", "relu", "erf", "tanh", "gelu", "sine", or any jax-differentiable elementwise callable.
+    """
+
+    depth: int = 1
+    activation: Activation = "relu"  # type: ignore[assignment]  # a name or a callable is turned into one below
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", checks.integer("depth", self.depth, least=1))
+        object.__setattr__(self, "activation", activations.get(self.activation))
+
+    @property
+    def input_ndim(self) -> int:
+        return 2
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 2:
+            raise ValueError(f"X must be 2-D (points, features) for an MLP, but it has shape {shape}")
+
+    def sites(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (1,) * self.depth
+
+    def config(self) -> dict[str, Any]:
+        return {"kind": "MLP", "depth": self.depth, "activation": self.activation.name}
+
+
+@dataclass(frozen=True)
+class CNN(Network):
+    r"""A convolutional network with `depth` hidden layers, no padding, and one readout weight per position.
+
+    $$h^1_a=(\text{fan-in})^{-1/2}\sum_b W^0_bx_{a+b},\qquad h^{\ell+1}_a=N^{-1/2}\sum_bW^\ell_b\varphi(h^\ell_{a+b}),
+      \qquad s=(\gamma_0N)^{-1}\sum_aw_a\cdot\varphi(h^L_a)$$
+
+    Inputs have shape (points, height, width, channels); a neuron is a vector over (point, position), and so are kernels.
+
+    Args:
+        depth: hidden layers $L\ge1$.
+        window: filter size, an integer, a (height, width) pair, or one of either per layer.
+        stride: step between positions, likewise; by default 1.
+        activation: as for `MLP`.
+    """
+
+    depth: int = 1
+    window: Any = 3
+    stride: Any = 1
+    activation: Activation = "relu"  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", checks.integer("depth", self.depth, least=1))
+        object.__setattr__(self, "window", _per_layer("window", self.window, self.depth))
+        object.__setattr__(self, "stride", _per_layer("stride", self.stride, self.depth))
+        object.__setattr__(self, "activation", activations.get(self.activation))
+
+    @property
+    def input_ndim(self) -> int:
+        return 4
+
+    def grids(self, shape: tuple[int, ...]) -> tuple[Pair, ...]:
+        """Positions (height, width) of each hidden layer, for inputs of this shape."""
+        self.check_inputs(shape)
+        height, width = shape[1], shape[2]
+        result = []
+        for (wh, ww), (sh, sw) in zip(self.window, self.stride, strict=True):
+            height, width = (height - wh) // sh + 1, (width - ww) // sw + 1
+            result.append((height, width))
+        return tuple(result)
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 4:
+            raise ValueError(f"X must be 4-D (points, height, width, channels) for a CNN, but it has shape {shape}")
+        height, width = shape[1], shape[2]
+        for layer, ((wh, ww), (sh, sw)) in enumerate(zip(self.window, self.stride, strict=True), start=1):
+            if wh > height or ww > width:
+                what = "the image" if layer == 1 else f"the {height}x{width} positions that layer {layer - 1} leaves"
+                raise ValueError(
+                    f"window of layer {layer} must fit into {what} "
+                    f"(at most {height}x{width}), but it is {wh}x{ww}; use a smaller window or stride"
+                )
+            height, width = (height - wh) // sh + 1, (width - ww) // sw + 1
+
+    def sites(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(height * width for height, width in self.grids(shape))
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "kind": "CNN",
+            "depth": self.depth,
+            "window": [list(pair) for pair in self.window],
+            "stride": [list(pair) for pair in self.stride],
+            "activation": self.activation.name,
+        }
+
+
+def from_config(config: dict[str, Any], activation: str | Activation | Callable[[Any], Any] | None = None) -> Network:
+    """The description that `Network.config` wrote; `activation` stands in for one that has no name."""
+    chosen: Any = config["activation"] if activation is None else activation
+    if config["kind"] == "MLP":
+        return MLP(config["depth"], chosen)
+    if config["kind"] == "CNN":
+        window, stride = (tuple(tuple(pair) for pair in config[key]) for key in ("window", "stride"))
+        return CNN(config["depth"], window, stride, chosen)
+    raise ValueError(f"network kind must be 'MLP' or 'CNN', but it is {config['kind']!r}")
+
+
+def _pair(name: str, value: Any) -> Pair:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != 2:
+            raise ValueError(f"{name} must be an integer or a (height, width) pair, but it is {value!r}")
+        return checks.integer(name, value[0], least=1), checks.integer(name, value[1], least=1)
+    side = checks.integer(name, value, least=1)
+    return side, side
+
+
+def _per_layer(name: str, value: Any, depth: int) -> tuple[Pair, ...]:
+    """One pair per layer. A flat sequence of two integers is a (height, width) pair; a longer or nested one is per layer."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        nested = any(isinstance(item, Sequence) for item in value)
+        if nested or len(value) != 2:
+            if len(value) != depth:
+                raise ValueError(
+                    f"{name} must be an integer, a (height, width) pair, or one of either per layer ({depth}), "
+                    f"but it is {value!r}"
+                )
+            return tuple(_pair(f"{name}[{layer}]", item) for layer, item in enumerate(value))
+    return (_pair(name, value),) * depth

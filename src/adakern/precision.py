@@ -1,0 +1,30 @@
+"""Floating-point precision, chosen per call and never globally.
+
+JAX computes in float32 unless 64-bit mode is on. adakern does not touch the process-wide switch: every public
+call enters `scope(precision)`, which sets the mode for the calling thread and restores it on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from adakern import checks
+
+PRECISIONS = ("float32", "float64")
+
+
+@contextmanager
+def scope(precision: str) -> Iterator[np.dtype[Any]]:
+    """Compute in `precision` inside the `with` block; yields the numpy dtype.
+
+    Inside, Python floats and numpy float64 arrays become jax arrays of that dtype. Works the same whether or not
+    the user has switched `jax_enable_x64` on for the process.
+    """
+    checks.choice("precision", precision, PRECISIONS)
+    with jax.enable_x64(precision == "float64"):
+        yield np.dtype(precision)

@@ -1,0 +1,241 @@
+"""A solution: immutable evidence of what a solver found, and the predictor that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm
+
+from adakern import checks, inputs, linalg, memory, storage
+from adakern.extension import Extension, GaussianExtension, ParticleExtension
+from adakern.limits import ANBK, NNGP, Limit
+from adakern.precision import scope
+from adakern.recursion import spans
+
+_QUANTILES = 4096  # equally likely points that stand for a Gaussian density
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    r"""What `solve` returns. Arrays are read-only; with one output (1-D `y`) the trailing output axis is absent.
+
+    Attributes:
+        limit: the problem that was solved.
+        X, y: the training data.
+        kernels: $\Phi^1..\Phi^L$, each (P, P).
+        kernel: the predictor's own, $\Phi^L$ or $K$.
+        kernel_errors: standard error of each entry of `kernels`; 0 in closed form.
+        gradient_kernels: $G^1..G^L$ (NTK, ANTK), else None.
+        duals: $\hat\Phi^1..\hat\Phi^L$ (ANBK), else None.
+        coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$.
+        fitted: $f$ on the training inputs.
+        errors: $\Delta=-\partial\ell/\partial s$ there.
+        draws: white coordinates of neurons drawn from each layer's law; empty in closed form.
+        residual: how far the limit's equations are from holding, computed by the limit.
+        certificate: primal minus dual value, where there is one, else None.
+        converged, status: whether the answer meets its tolerance, and a sentence about it.
+        stats: seconds, precision, version, seed, and what the solver has to say.
+    """
+
+    limit: Limit
+    X: np.ndarray
+    y: np.ndarray
+    kernels: tuple[np.ndarray, ...]
+    kernel: np.ndarray
+    kernel_errors: tuple[np.ndarray, ...]
+    gradient_kernels: tuple[np.ndarray, ...] | None
+    duals: tuple[np.ndarray, ...] | None
+    coefficients: np.ndarray
+    fitted: np.ndarray
+    errors: np.ndarray
+    draws: tuple[np.ndarray, ...]
+    residual: float
+    certificate: float | None
+    converged: bool
+    status: str
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _freeze(self.__dict__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_extension"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _freeze(state)  # copies and worker processes get arrays that numpy has made writable again
+        self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "NOT converged"
+        return f"Solution({self.limit!r}, {len(self.X)} points, residual {self.residual:.2g}, {state}: {self.status})"
+
+    @property
+    def precision(self) -> str:
+        return str(self.stats["precision"])
+
+    @cached_property
+    def _extension(self) -> Extension:
+        if self.draws and isinstance(self.limit, ANBK):
+            return ParticleExtension(
+                self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision
+            )
+        return GaussianExtension(self.limit, self.X, self.precision)
+
+    def predict(self, X: Any, *, return_std: bool = False, memory: float | None = None) -> Any:
+        r"""$f$ at new inputs, in batches that fit the memory budget.
+
+        Args:
+            X: new inputs, any number of them.
+            return_std: also return the Monte-Carlo standard error of $f$ (0 in closed form). It measures how well the
+                solver knows $f$, not how uncertain the network is: for that see `variance`.
+            memory: budget in bytes for one batch; 1 GiB by default.
+        """
+        total, groups = self._new(X), []
+        with scope(self.precision):
+            for rows, block in self._blocks(total, memory):
+                groups.append((rows, block @ self._columns))
+        count = groups[0][1].shape[0]
+        values = np.empty((count, len(total), self._columns.shape[1]), dtype=self.precision)
+        for rows, block in groups:
+            values[:, rows] = block
+        mean = values.mean(axis=0)
+        if not return_std:
+            return self._like_y(mean)
+        spread = values.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros_like(mean)
+        return self._like_y(mean), self._like_y(spread)
+
+    def cross_kernel(self, X: Any, *, memory: float | None = None) -> np.ndarray:
+        """The kernel between new inputs and the training inputs that `predict` uses, (Q, P)."""
+        new = self._new(X)
+        result = np.empty((len(new), len(self.X)), dtype=self.precision)
+        with scope(self.precision):
+            for rows, block in self._blocks(new, memory):
+                result[rows] = block.mean(axis=0)
+        return result
+
+    def variance(self, X: Any, *, memory: float | None = None) -> np.ndarray:
+        r"""Posterior variance of $f$ at new inputs, (Q,); NNGP only, the other limits have none."""
+        if not isinstance(self.limit, NNGP):
+            raise ValueError(
+                f"variance exists for NNGP only, and this is a solution of {self.limit.kind}: at infinite width its output does not fluctuate"
+            )
+        new = self._new(X)
+        result = np.empty(len(new), dtype=self.precision)
+        with scope(self.precision):
+            kernel = jnp.asarray(self.kernel)
+            for rows, block in self._blocks(new, memory):
+                cross = jnp.asarray(block[0])
+                solved = linalg.solve_psd(kernel, self.limit.shrinkage, cross.T).x
+                explained = np.asarray(jnp.sum(cross * solved.T, axis=1))
+                result[rows] = (self._extension.own(new[rows]) - explained) / self.limit.decays[-1]
+        return np.maximum(result, 0.0)
+
+    def density(self, layer: int, point: int) -> tuple[np.ndarray, np.ndarray]:
+        r"""Draws of the preactivation $h^\ell_\mu$ of training point `point` at hidden layer `layer` (1..L), and their weights.
+
+        In the lazy limits the law is Gaussian, and the draws are its equally likely quantiles.
+        """
+        layer = checks.integer("layer", layer, least=1)
+        if layer > self.limit.network.depth:
+            raise ValueError(f"layer must be at most {self.limit.network.depth}, the depth, but it is {layer}")
+        point = checks.integer("point", point, least=0)
+        if point >= len(self.X):
+            raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        if self.draws:
+            values = self._fields(layer)[:, inputs.distinct(self.X).member[point]]
+        else:
+            row = inputs.features(self.limit.network, self.X[point : point + 1])[0]
+            below = row @ row if layer == 1 else self.kernels[layer - 2][point, point]
+            levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+            values = norm.ppf(levels) * np.sqrt(below / self.limit.decays[layer - 1])
+        return values, np.full(len(values), 1 / len(values))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the solution to a safetensors file; `adakern.load` reads it back."""
+        storage.write(path, *_pack(self))
+
+    def _fields(self, layer: int) -> np.ndarray:
+        """Fields of the drawn neurons at the distinct training points."""
+        points = inputs.distinct(self.X)
+        decay = self.limit.decays[layer - 1]
+        with scope(self.precision):
+            if layer == 1:
+                below = inputs.input_kernel(self.limit.network, self.X[points.first])
+                root, _ = linalg.root(jnp.asarray(below / decay))
+            else:
+                root = linalg.cholesky_root(jnp.asarray(points.pick(self.kernels[layer - 2]) / decay))
+            return np.asarray(jnp.asarray(self.draws[layer - 1]) @ root.T)
+
+    @property
+    def _columns(self) -> np.ndarray:
+        return self.coefficients if self.coefficients.ndim == 2 else self.coefficients[:, None]
+
+    def _like_y(self, values: np.ndarray) -> np.ndarray:
+        return values if self.y.ndim == 2 else values[:, 0]
+
+    def _new(self, X: Any) -> np.ndarray:
+        return checks.inputs("X", X, ndim=self.limit.network.input_ndim, like=self.X)
+
+    def _blocks(self, new: np.ndarray, limit: float | None) -> Any:
+        budget = memory.budget(limit)
+        size = memory.rows_per_batch(self._extension.bytes_per_point(), budget, len(new))
+        for rows in spans(len(new), size):
+            yield rows, self._extension.blocks(new[rows])
+
+
+def _freeze(values: dict[str, Any]) -> None:
+    for value in values.values():
+        for array in value if isinstance(value, tuple) else (value,):
+            if isinstance(array, np.ndarray):
+                array.setflags(write=False)
+
+
+_STACKS = ("kernels", "kernel_errors", "gradient_kernels", "duals", "draws")
+_ARRAYS = ("X", "y", "coefficients", "fitted", "errors")
+_PLAIN = ("residual", "certificate", "converged", "status", "stats")
+
+
+def _pack(solution: Solution) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and header of a solution. Zero errors and repeated kernels are not written."""
+    arrays = {name: getattr(solution, name) for name in _ARRAYS}
+    exact = not any(error.any() for error in solution.kernel_errors)
+    lengths: dict[str, int | None] = {}
+    for name in _STACKS:
+        stack = getattr(solution, name)
+        lengths[name] = None if stack is None else len(stack)
+        if name == "kernel_errors" and exact:
+            continue
+        arrays.update({f"{name}.{i}": array for i, array in enumerate(stack or ())})
+    if solution.limit.tangent:
+        arrays["kernel"] = solution.kernel
+    header = {name: getattr(solution, name) for name in _PLAIN}
+    header["limit"] = storage.limit_config(solution.limit)
+    header["stacks"], header["exact"] = lengths, exact
+    return arrays, header
+
+
+def load(path: str | PathLike[str], *, activation: Any = None) -> Solution:
+    """Read a solution that `Solution.save` wrote.
+
+    Args:
+        path: the file.
+        activation: the callable of a network whose activation has no name of its own; files hold no code.
+    """
+    arrays, header = storage.read(path)
+    with storage.complaints(path):
+        fields: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+        fields["limit"] = storage.limit_from_config(header["limit"], activation)
+        for name, length in header["stacks"].items():
+            if name == "kernel_errors" and header["exact"]:
+                continue
+            fields[name] = None if length is None else tuple(arrays[f"{name}.{i}"] for i in range(length))
+        if header["exact"]:
+            fields["kernel_errors"] = tuple(np.zeros_like(kernel) for kernel in fields["kernels"])
+        fields["kernel"] = arrays["kernel"] if fields["limit"].tangent else fields["kernels"][-1]
+        fields.update({name: header[name] for name in _PLAIN})
+        return Solution(**fields)

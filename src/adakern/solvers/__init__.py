@@ -1,0 +1,1 @@
+"""The solvers: ways to find the answer that a limit asks for."""

@@ -1,0 +1,96 @@
+"""The closed-form solver of the lazy limits: kernels tile by tile, then one linear system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from adakern import inputs, linalg, memory, recursion
+from adakern.limits.base import Answer
+from adakern.limits.lazy import LazyLimit
+from adakern.progress import Progress
+
+
+def solve(limit: LazyLimit, X: np.ndarray, y: np.ndarray, *, precision: str, progress: Progress) -> Answer:
+    """Solve a lazy limit; `y` has shape (points, outputs). Called inside `precision.scope`."""
+    network, points = limit.network, X.shape[0]
+    matrices = network.depth * (2 if limit.tangent else 1) + 4  # kernels, K, and the linear system's workspace
+    memory.require(matrices * points**2 * np.dtype(precision).itemsize, f"a kernel over {points} points")
+    features = inputs.features(network, X)
+    variances = recursion.variances(network.activation, network.depth, limit.decays, features, precision)
+    kernels, gradients, kernel = _kernels(limit, features, variances, precision, progress)
+
+    solved = linalg.solve_psd(jnp.asarray(kernel), limit.shrinkage, jnp.asarray(y))
+    coefficients = np.asarray(solved.x)
+    fitted = np.asarray(jnp.matmul(jnp.asarray(kernel), solved.x, precision="highest"))
+    stats: dict[str, Any] = {"solver": "closed", "linear_system": solved.report}
+    zero = np.zeros((points, points), dtype=precision)
+    return Answer(
+        kernels=kernels,
+        kernel=kernel,
+        coefficients=coefficients,
+        fitted=fitted,
+        errors=y - fitted,
+        kernel_errors=(zero,) * network.depth,
+        gradient_kernels=gradients,
+        status="closed form",
+        stats=stats,
+    )
+
+
+def _kernels(
+    limit: LazyLimit, features: np.ndarray, variances: recursion.Variances, precision: str, progress: Progress
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...] | None, np.ndarray]:
+    """All P×P kernels. Tiles on and above the diagonal are computed and mirrored; diagonals are set from the variances."""
+    depth, points = limit.network.depth, len(features)
+    shape = (points, points)
+    kernels = tuple(np.empty(shape, dtype=precision) for _ in range(depth))
+    gradients = tuple(np.empty(shape, dtype=precision) for _ in range(depth)) if limit.tangent else ()
+    tangent = np.empty(shape, dtype=precision) if limit.tangent else None
+    values = variances.values[:-1]
+    decay = jnp.asarray(limit.decays)
+    tiles = list(recursion.spans(points, recursion.TILE))
+    pairs = [(rows, columns) for i, rows in enumerate(tiles) for columns in tiles[i:]]
+    with progress.task("kernels", total=len(pairs)) as advance:
+        for rows, columns in pairs:
+            result = recursion.tile(
+                variances.rules,
+                limit.tangent,
+                decay,
+                tuple(jnp.asarray(v[rows]) for v in values),
+                tuple(jnp.asarray(v[columns]) for v in values),
+                jnp.asarray(features[rows]),
+                jnp.asarray(features[columns]),
+            )
+            targets = (*kernels, *gradients) if tangent is None else (*kernels, *gradients, tangent)
+            blocks = (*result.kernels, *result.gradients) + (() if result.tangent is None else (result.tangent,))
+            for target, block in zip(targets, blocks, strict=True):
+                part = np.asarray(block)
+                if rows == columns:
+                    part = (part + part.T) / 2  # a matrix product is symmetric only up to rounding
+                target[rows, columns] = part
+                target[columns, rows] = part.T
+            advance()
+    _set_diagonals(kernels, gradients, tangent, variances)
+    return kernels, (gradients if limit.tangent else None), (kernels[-1] if tangent is None else tangent)
+
+
+def _set_diagonals(
+    kernels: tuple[np.ndarray, ...],
+    gradients: tuple[np.ndarray, ...],
+    tangent: np.ndarray | None,
+    variances: recursion.Variances,
+) -> None:
+    """Correlation one is known exactly on the diagonal, where rounding costs ReLU's slope kernel half its digits."""
+    for kernel, value in zip(kernels, variances.values[1:], strict=True):
+        np.fill_diagonal(kernel, value)
+    if tangent is None:
+        return
+    gradient, total = np.ones(len(tangent)), variances.values[-1]
+    for layer in range(len(kernels), 0, -1):
+        gradient = gradient * variances.slopes[layer - 1]
+        np.fill_diagonal(gradients[layer - 1], gradient)
+        total = total + gradient * variances.values[layer - 1]
+    np.fill_diagonal(tangent, total)
