@@ -81,7 +81,9 @@ def polar(
         for t, width in ((first, theta), (second, jnp.pi - theta)):
             cos_u, cos_v = root_a * jnp.cos(t), root_b * jnp.cos(t - theta)
 
-            def along(part: Array, radius: tuple[Array, Array], cos_u: Array = cos_u, cos_v: Array = cos_v):
+            def along(
+                part: Array, radius: tuple[Array, Array], cos_u: Array = cos_u, cos_v: Array = cos_v
+            ) -> tuple[Array, None]:
                 u, v = radius[0] * cos_u, radius[0] * cos_v
                 return part + radius[1] * (function(u) * function(v) + function(-u) * function(-v)), None
 

@@ -15,7 +15,8 @@ from adakern.limits import ANBK, NNGPK, Answer, LazyLimit, Limit
 from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.solution import Solution
-from adakern.solvers import closed, particles as particle_solver
+from adakern.solvers import closed
+from adakern.solvers import particles as particle_solver
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
 

@@ -57,7 +57,7 @@ def read(path: str | PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, An
             metadata = file.metadata() or {}
             if "adakern" not in metadata:
                 raise FileFormatError(f"{source} is a safetensors file, but not one that adakern wrote")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: not a dict
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         if isinstance(error, FileFormatError):
             raise
@@ -102,7 +102,7 @@ def limit_from_config(config: dict[str, Any], activation: Any = None) -> Limit:
             f"the network's activation {network['activation']!r} is a function of its author's, and files hold no code; "
             "pass it with load(path, activation=...)"
         )
-    kinds = {kind.kind: kind for kind in limits.ALL}
+    kinds: dict[str, Any] = {kind.kind: kind for kind in limits.ALL}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in config["numbers"].items()}
     built = networks.from_config(network, None if network["builtin"] else activation)
     return kinds[config["kind"]](built, **numbers)

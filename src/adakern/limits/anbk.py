@@ -19,7 +19,6 @@ from adakern import checks, inputs, linalg, losses
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.networks import Network
 
-
 Scalar = float | Float[Array, ""]
 
 

@@ -155,7 +155,7 @@ def _average(
     while clock.steps_left > 0 or len(batches) < 2:
         before = clock.steps_done
         state, batch = clock.stretch(state, clock.hot)
-        batches.append(Batch(tuple(map(np.asarray, batch.kernels)), np.asarray(batch.energy), batch.temperature))
+        batches.append(jax.device_get(batch))
         snapshots.append(tuple(map(np.asarray, state.positions)))
         if len(snapshots) > 2 * GROUPS:
             snapshots = snapshots[::2]
@@ -302,7 +302,7 @@ def _advance(activation: Activation, data: Data, state: State, step: Array, coun
     noise = jnp.sqrt(-jnp.expm1(-2 * step))
     total = sum(part.size for part in state.positions)
 
-    def one(_: int, carry: tuple[State, Batch]) -> tuple[State, Batch]:
+    def one(_: Any, carry: tuple[State, Batch]) -> tuple[State, Batch]:
         state, batch = carry
         key, *keys = jax.random.split(state.key, len(state.positions) + 1)
         positions, momenta = [], []
