@@ -178,7 +178,8 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely class of each point."""
-        return self.classes_[np.argmax(self._scores(X), axis=1)]
+        best = np.argmax(self._scores(X), axis=1)
+        return self.classes_[best]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Estimated class probabilities, (points, classes); see the class's docstring for what they mean."""

@@ -126,10 +126,7 @@ class ParticleExtension(Extension):
         for layer in range(1, limit.network.depth):
             self._roots.append(linalg.cholesky_root(jnp.asarray(picked[layer - 1] / decays[layer])))
         self._draws = [jnp.asarray(d).reshape(groups, -1, d.shape[1]) for d in draws]
-        self._features = [
-            activation(jnp.matmul(d, root.T, precision="highest"))
-            for d, root in zip(self._draws, self._roots, strict=True)
-        ]
+        self._features = [_fields(activation, d, root) for d, root in zip(self._draws, self._roots, strict=True)]
         self._averages = [jnp.asarray(kernel) for kernel in picked]
         ridges = [linalg.CONTROL_RIDGE * float(np.mean(np.diag(kernel))) for kernel in picked[:-1]]
         self._ridges = [*ridges, decays[-1] / limit.beta]
@@ -169,6 +166,11 @@ class ParticleExtension(Extension):
             )
             cross, own = cross * scale, own * scale
         return cross, own
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _fields(activation: Activation, draws: Array, root: Array) -> Array:
+    return activation(jnp.matmul(draws, root.T, precision="highest"))
 
 
 def _gram(features: Array) -> Array:

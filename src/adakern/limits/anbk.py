@@ -7,6 +7,7 @@ $$S=-\tfrac12\sum_{\ell=1}^L\mathrm{Tr}\,\Phi^\ell\hat\Phi^\ell+\tfrac{\gamma_0^
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from adakern import checks, inputs, linalg, losses
+from adakern.activations import Activation
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
+from adakern.limits.lazy import NNGPK
 from adakern.networks import Network
 
 Scalar = float | Float[Array, ""]
@@ -77,6 +80,8 @@ class ANBK(Limit):
         * every layer: $\Phi^\ell=\langle\varphi\varphi^\top\rangle$ over the draws, and the virial identity
           $\langle\varepsilon\cdot(\varepsilon+\nabla U)\rangle=\mathrm{rank}$ of their law, $U=\frac12\varphi^\top\hat\Phi^\ell\varphi$. Both carry the Monte-Carlo error of the draws.
         """
+        if self.richness == 0.0:
+            return NNGPK(self.network, beta=self.beta, decay=self.decay).residual(X, y, answer)
         assert answer.duals is not None
         top = self.decays[-1]
         scale = float(np.linalg.norm(y)) or 1.0
@@ -92,15 +97,14 @@ class ANBK(Limit):
             else:
                 root = linalg.cholesky_root(jnp.asarray(points.pick(answer.kernels[layer - 1]) / self.decays[layer]))
             dual = jnp.asarray(points.collapse(answer.duals[layer]))
-            moment, virial = _audit(self, root, dual, jnp.asarray(draws))
+            moment, virial = _audit(self.network.activation, root, dual, jnp.asarray(draws))
             parts.append(relative(np.asarray(moment) - points.pick(answer.kernels[layer]), np.asarray(moment)))
             parts.append(abs(float(virial) - 1))
         return max(parts)
 
 
-def _audit(limit: ANBK, root: Array, dual: Array, draws: Array) -> tuple[Array, Array]:
-    activation = limit.network.activation
-
+@functools.partial(jax.jit, static_argnums=0)
+def _audit(activation: Activation, root: Array, dual: Array, draws: Array) -> tuple[Array, Array]:
     def tilt(epsilon: Array) -> Array:
         features = activation(epsilon @ root.T)
         return 0.5 * jnp.sum(features * (features @ dual))

@@ -1,0 +1,156 @@
+r"""What the lazy limits cost against the matrix products that no implementation can avoid.
+
+`python -m adakern.benchmarks '{"limit": "NTK", ...}'` measures one row in a process of its own, so that its peak memory is its own too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adakern._version import __version__
+from adakern.limits import NNGP, NTK
+from adakern.networks import MLP
+from adakern.precision import scope
+from adakern.solving import solve
+
+GIB = 1024**3
+MEMORY_LIMIT = 2 * GIB
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    limit: str
+    activation: str
+    depth: int = 3
+    points: int = 2000
+    new: int = 2000
+    features: int = 784
+    repeat: int = 3
+
+
+def cases(**sizes: int) -> list[Case]:
+    """The rows: both lazy limits, an activation in closed form, one more, and one by quadrature."""
+    return [Case(limit, activation, **sizes) for activation in ("relu", "erf", "tanh") for limit in ("NNGP", "NTK")]
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Run one row in a fresh process and return its numbers."""
+    command = [sys.executable, "-m", "adakern.benchmarks", json.dumps(asdict(case))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"the benchmark of {case.limit} with {case.activation} failed: {last}")
+    return json.loads(done.stdout)
+
+
+def row(case: Case) -> dict[str, Any]:
+    """The numbers of one row, measured in this process: seconds, best of the repeats, and bytes.
+
+    The memory is read before the bare products run: it is that of `solve` and `predict` alone.
+    """
+    rng = np.random.default_rng(0)
+    X, X_new = (rng.standard_normal((count, case.features)) for count in (case.points, case.new))
+    y = np.sign(X[:, 0])
+    network = MLP(case.depth, case.activation)  # type: ignore[arg-type]  # a name
+    limit = NNGP(network) if case.limit == "NNGP" else NTK(network)
+
+    started = time.perf_counter()
+    solve(limit, X, y).predict(X_new)
+    first = time.perf_counter() - started
+    solving, predicting = [], []
+    for _ in range(case.repeat):
+        started = time.perf_counter()
+        solution = solve(limit, X, y)
+        solving.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        solution.predict(X_new)
+        predicting.append(time.perf_counter() - started)
+    peak = _peak_memory()
+    bare = _bare(solution.kernel, X, X_new, max(3, case.repeat))
+    total = min(solving) + min(predicting)
+    return {
+        **asdict(case),
+        "solve_s": min(solving),
+        "predict_s": min(predicting),
+        "compile_s": max(0.0, first - total),
+        "bare_s": bare,
+        "ratio": total / bare,
+        "peak_bytes": peak,
+        "route": solution.stats["linear_system"]["route"],
+    }
+
+
+def _bare(kernel: np.ndarray, X: np.ndarray, X_new: np.ndarray, repeat: int) -> float:
+    """Seconds for X Xᵀ, X_new Xᵀ, one Cholesky factorisation (P, P), and one product (Q, P)·(P, 1)."""
+    with scope("float64"):
+        rows, new = jnp.asarray(X), jnp.asarray(X_new)
+        matrix = jnp.asarray(kernel) + 0.02 * jnp.eye(len(kernel))
+        column = jnp.ones((len(X), 1))
+        products: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+            (jax.jit(lambda a: a @ a.T), (rows,)),
+            (jax.jit(lambda a, b: a @ b.T), (new, rows)),
+            (jax.jit(jnp.linalg.cholesky), (matrix,)),
+        ]
+        cross = products[1][0](new, rows)
+        products.append((jax.jit(lambda a, b: a @ b), (cross, column)))
+        return sum(_best(function, arguments, repeat) for function, arguments in products)
+
+
+def _best(function: Callable[..., Any], arguments: tuple[Any, ...], repeat: int) -> float:
+    function(*arguments).block_until_ready()  # compiles
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        function(*arguments).block_until_ready()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _peak_memory() -> int:
+    """Most resident memory that this process has had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def machine() -> dict[str, Any]:
+    """Where the numbers come from."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "backend": jax.default_backend(),
+        "adakern": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    print(json.dumps(row(Case(**json.loads(sys.argv[1])))))

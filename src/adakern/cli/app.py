@@ -1,0 +1,46 @@
+"""The commands wired into one program."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from adakern._version import __version__
+from adakern.cli import bench, demo, fit, info, predict
+from adakern.cli.failures import INTERRUPTED, one_line
+
+app = typer.Typer(
+    name="adakern",
+    help="Infinitely wide neural networks that learn features, as kernel machines.",
+    epilog="Example: adakern demo",
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a bug keeps Python's own traceback
+)
+for module, name in ((demo, "demo"), (fit, "fit"), (predict, "predict"), (info, "info")):
+    app.command(name, epilog=f"Example: {module.EXAMPLE}")(one_line(module.run))
+
+benches = typer.Typer(help="Time the library on this machine.", no_args_is_help=True)
+benches.command("lazy", epilog=f"Example: {bench.EXAMPLE}")(one_line(bench.lazy))
+app.add_typer(benches, name="bench", epilog=f"Example: {bench.EXAMPLE}")
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"adakern {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """The program `adakern`."""
+    try:
+        app()
+    except KeyboardInterrupt:  # outside every command: while the arguments are read
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,57 @@
+"""Data files as the commands read them, with errors that name the options."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_USUAL = ("y", "target")  # columns that are targets without being named
+
+
+def training(path: Path, target: list[str] | None) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and numeric targets."""
+    from adakern.datasets import load_table
+
+    X, y = load_table(path, target=_chosen(target))
+    if y is None:
+        raise ValueError(f"{path} has no targets; save them as an array 'y', or name their array with --target")
+    if y.dtype.kind == "U":
+        raise ValueError(
+            f"the targets of {path} must be numbers, but they are words such as {str(y.flat[0])!r}; "
+            "encode them as numbers, for two classes -1 and 1, for more one column of 0 and 1 per class"
+        )
+    return X, y
+
+
+def new(path: Path, target: list[str] | None, features: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Inputs, and targets if there are any; words are no targets to compare with."""
+    from adakern.datasets import load_table
+
+    chosen = _chosen(target)
+    X, y = load_table(path, target=False if chosen is None and not _has_targets(path) else chosen)
+    if X[0].size != features:
+        hint = "" if target else "; name the columns that are targets with --target"
+        raise ValueError(f"{path} must have the solution's {features} features, but it has {X[0].size}{hint}")
+    return X, None if y is None or y.dtype.kind == "U" else y
+
+
+def _chosen(target: list[str] | None) -> str | list[str] | None:
+    if not target:
+        return None
+    return target[0] if len(target) == 1 else target
+
+
+def _has_targets(path: Path) -> bool:
+    """Whether `load_table` would find targets by itself; what is wrong with the file is its to say."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return True
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            header = next(csv.reader(stream), [])
+    except (csv.Error, UnicodeDecodeError):
+        return True
+    return any(name.strip() in _USUAL for name in header)

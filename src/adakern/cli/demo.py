@@ -1,0 +1,132 @@
+"""`adakern demo`: lazy and adaptive predictors side by side on handwritten digits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adakern.cli.failures import warn
+from adakern.cli.output import check_target, print_json, replacing, show_progress
+
+if TYPE_CHECKING:
+    from adakern.limits import Limit
+    from adakern.solution import Solution
+
+EXAMPLE = "adakern demo --out digits.png"
+
+_RICHNESS = (1.0, 3.0)
+_LAZY, _ADAPTIVE = "NNGPK", f"ANBK, richness {_RICHNESS[-1]:g}"  # the two that the picture compares closely
+
+
+def run(
+    out: Annotated[Path, typer.Option(help="The picture to write (.png, .pdf or .svg).")] = Path("adakern-demo.png"),
+    n_train: Annotated[int, typer.Option(help="Training images.")] = 50,
+    n_test: Annotated[int, typer.Option(help="Test images.")] = 600,
+    particles: Annotated[int, typer.Option(help="Neurons per layer of the adaptive predictors.")] = 2048,
+    seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bars.")] = False,
+) -> None:
+    """Tell handwritten 0 from 1 with lazy and adaptive kernels: a table and a picture."""
+    from adakern.datasets import mnist
+    from adakern.limits import ANBK
+    from adakern.solving import solve
+
+    if out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--out must name a .png, .pdf or .svg file, but it is {str(out)!r}")
+    check_target(out)
+    X, y, X_test, y_test = mnist(classes=(0, 1), n_train=n_train, n_test=n_test)
+    started = time.perf_counter()
+    solutions: dict[str, Solution] = {}
+    rows: list[dict[str, Any]] = []
+    for name, limit in problems().items():
+        begin = time.perf_counter()
+        options: dict[str, Any] = {"particles": particles} if isinstance(limit, ANBK) else {}
+        solution = solve(limit, X, y, seed=seed, progress=show_progress(no_progress), throw=False, **options)
+        if not solution.converged:
+            warn(f"{name} did not converge: {solution.status}")
+        row = {"predictor": name, **_scores(solution, X_test, y_test)}
+        rows.append({**row, "residual": solution.residual, "seconds": time.perf_counter() - begin})
+        solutions[name] = solution
+    _draw(out, solutions, rows, n_train)
+    facts = {
+        "data": {"classes": [0, 1], "train": n_train, "test": n_test},
+        "predictors": rows,
+        "picture": str(out),
+        "seconds": time.perf_counter() - started,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def problems() -> dict[str, Limit]:
+    """What the demo solves: the lazy limits, then the adaptive one, richer and richer."""
+    from adakern.limits import ANBK, NNGP, NNGPK, NTK
+    from adakern.networks import MLP
+
+    network = MLP(depth=1, activation="relu")  # type: ignore[arg-type]  # a name
+    lazy: dict[str, Limit] = {
+        "NNGP": NNGP(network, beta=50.0),
+        "NNGPK": NNGPK(network, beta=50.0),
+        "NTK": NTK(network),
+    }
+    return lazy | {f"ANBK, richness {value:g}": ANBK(network, richness=value, beta=50.0) for value in _RICHNESS}
+
+
+def _scores(solution: Solution, X: Any, y: Any) -> dict[str, float]:
+    import numpy as np
+
+    from adakern.limits import NNGP
+    from adakern.metrics import mean_squared_error
+
+    f = solution.predict(X)
+    variance = solution.variance(X) if isinstance(solution.limit, NNGP) else 0.0
+    return {
+        "test_loss": mean_squared_error(y, f, variance),
+        "variance": float(np.mean(variance)),
+        "accuracy": float(np.mean((f > 0) == (y > 0))),
+    }
+
+
+def _draw(out: Path, solutions: dict[str, Solution], rows: list[dict[str, Any]], n_train: int) -> None:
+    from adakern.plot import portrait
+
+    figure = portrait(
+        solutions,
+        {row["predictor"]: row["test_loss"] for row in rows},
+        lazy=_LAZY,
+        adaptive=_ADAPTIVE,
+        variances={row["predictor"]: row["variance"] for row in rows},
+        labels=("images of 0", "images of 1"),
+        title=f"An infinitely wide ReLU network learns {n_train} handwritten digits",
+    )
+    with replacing(out) as temporary:
+        figure.savefig(temporary)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    data = facts["data"]
+    table = Table(
+        title=f"Handwritten 0 and 1: {data['train']} training images, {data['test']} test images",
+        title_style="bold",
+        title_justify="left",
+    )
+    table.add_column("predictor", no_wrap=True)
+    for column in ("test loss", "accuracy", "residual", "seconds"):
+        table.add_column(column, justify="right")
+    best = min(row["test_loss"] for row in facts["predictors"])
+    for row in facts["predictors"]:
+        cells = (f"{row['test_loss']:.4f}", f"{row['accuracy']:.1%}", f"{row['residual']:.1e}", f"{row['seconds']:.1f}")
+        table.add_row(row["predictor"], *cells, style="bold" if row["test_loss"] == best else "")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("The loss of NNGP is bias² + variance; the others have no variance.")
+    console.print(f"Picture: {facts['picture']} ({facts['seconds']:.0f} s in all)", markup=False, soft_wrap=True)

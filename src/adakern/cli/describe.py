@@ -1,0 +1,57 @@
+"""A solution in plain values, for `fit` and `info`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adakern.solution import Solution
+
+
+def describe(solution: Solution, file: Path) -> dict[str, Any]:
+    """What is in a solution, apart from its arrays."""
+    from adakern.metrics import mean_squared_error
+
+    stats = dict(solution.stats)
+    own = {name: stats.pop(name, None) for name in ("seconds", "seed", "precision", "version")}
+    return {
+        "file": str(file),
+        "limit": solution.limit.kind,
+        "numbers": solution.limit.config(),
+        "network": solution.limit.network.config(),
+        "points": len(solution.X),
+        "features": int(solution.X[0].size),
+        "outputs": 1 if solution.y.ndim == 1 else solution.y.shape[1],
+        "train_loss": mean_squared_error(solution.y, solution.fitted),
+        "residual": solution.residual,
+        "certificate": solution.certificate,
+        "converged": solution.converged,
+        "status": solution.status,
+        **own,
+        "stats": stats,
+    }
+
+
+def labelled(facts: dict[str, Any]) -> dict[str, Any]:
+    """The same for reading: two related facts to a line, what is absent left out."""
+    network = dict(facts["network"])
+    kind = network.pop("kind")
+    return {
+        "limit": f"{facts['limit']}  ({_listed(facts['numbers'])})",
+        "network": f"{kind}  ({_listed(network)})",
+        "data": f"{facts['points']} points, {facts['features']} features, {facts['outputs']} "
+        + ("output" if facts["outputs"] == 1 else "outputs"),
+        "train loss": f"{facts['train_loss']:.4g}",
+        "residual": f"{facts['residual']:.2g}",
+        "converged": f"{'yes' if facts['converged'] else 'NO'}: {facts['status']}",
+        "seconds": f"{facts['seconds']:.1f}",
+        "seed": f"{facts['seed']}, {facts['precision']}",
+        "file": facts["file"],
+    }
+
+
+def _listed(numbers: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in numbers.items()
+    )

@@ -1,0 +1,115 @@
+"""`adakern fit`: a data file in, a solution file out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adakern.cli import data
+from adakern.cli.describe import describe, labelled
+from adakern.cli.failures import warn
+from adakern.cli.output import check_target, print_json, print_pairs, show_progress
+from adakern.errors import ConvergenceError
+
+if TYPE_CHECKING:
+    from adakern.limits import Limit
+
+EXAMPLE = "adakern fit train.csv --limit nngp --depth 2 --out run.safetensors"
+
+
+class LimitName(StrEnum):
+    anbk = "anbk"
+    nngp = "nngp"
+    nngpk = "nngpk"
+    ntk = "ntk"
+
+
+class Precision(StrEnum):
+    float64 = "float64"
+    float32 = "float32"
+
+
+_MEANINGFUL = {
+    LimitName.anbk: ("richness", "beta"),
+    LimitName.nngp: ("beta",),
+    LimitName.nngpk: ("beta",),
+    LimitName.ntk: ("ridge",),
+}
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="DATA", help="A .csv file with a header row, or a .npz file.")],
+    out: Annotated[Path, typer.Option(help="The solution file to write.")],
+    target: Annotated[
+        list[str] | None, typer.Option(help="Target column (repeat for several); by default 'y' or 'target'.")
+    ] = None,
+    limit: Annotated[LimitName, typer.Option(case_sensitive=False, help="The limit to solve.")] = LimitName.anbk,
+    depth: Annotated[int, typer.Option(help="Hidden layers.")] = 1,
+    activation: Annotated[str, typer.Option(help="linear, relu, erf, tanh, gelu or sine.")] = "relu",
+    richness: Annotated[float | None, typer.Option(help="anbk: 0 is lazy; default 1.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk; default 50.")] = None,
+    decay: Annotated[str, typer.Option(help="Prior precision: a number, or depth + 1 of them, as 1,1,2.")] = "1",
+    ridge: Annotated[float | None, typer.Option(help="ntk: added to the kernel's diagonal; default 0.")] = None,
+    particles: Annotated[int | None, typer.Option(help="anbk: neurons per layer; default 2048.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="anbk: relative error of kernels; default 0.02.")] = None,
+    steps: Annotated[int | None, typer.Option(help="anbk: most steps in all; default 20000.")] = None,
+    precision: Annotated[Precision, typer.Option(help="Floating-point precision.")] = Precision.float64,
+    seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="Save an answer that did not converge, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+) -> None:
+    """Solve a limit on a data file and save the solution."""
+    from adakern.solving import solve
+
+    problem = build(limit, depth, activation, decay, {"richness": richness, "beta": beta, "ridge": ridge})
+    check_target(out, file)
+    X, y = data.training(file, target)
+    solution = solve(
+        problem,
+        X,
+        y,
+        seed=seed,
+        precision=precision.value,
+        particles=particles,
+        tolerance=tolerance,
+        steps=steps,
+        progress=show_progress(no_progress),
+        throw=False,
+    )
+    if not solution.converged:
+        message = f"{problem.kind} did not converge: {solution.status}"
+        if not keep:
+            raise ConvergenceError(f"{message}; nothing was saved (--keep saves it as it is)")
+        warn(message)
+    solution.save(out)
+    facts = describe(solution, out)
+    if as_json:
+        print_json(facts)
+    else:
+        print_pairs(labelled(facts), "Solved")
+
+
+def build(name: LimitName, depth: int, activation: str, decay: str, numbers: dict[str, float | None]) -> Limit:
+    """The limit that the options describe; one without a meaning for it is refused rather than ignored."""
+    from adakern import limits
+    from adakern.networks import MLP
+
+    given = {key: value for key, value in numbers.items() if value is not None}
+    for key in given:
+        if key not in _MEANINGFUL[name]:
+            raise ValueError(f"--{key} has no meaning for {name.value}; leave it out")
+    kinds: dict[str, Any] = {kind.kind.lower(): kind for kind in limits.ALL}
+    return kinds[name.value](MLP(depth, activation), decay=decays(decay), **given)  # type: ignore[arg-type]  # a name
+
+
+def decays(text: str) -> float | tuple[float, ...]:
+    """`1` is one number for all layers, `1,1,2` one for each."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"decay must be a number, or several with commas between them, but it is {text!r}") from None
+    return values if len(values) > 1 else values[0]

@@ -1,0 +1,192 @@
+r"""Pictures of solutions. Every function draws into an `Axes` or returns a `Figure`; none touches pyplot's global state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from adakern.limits import ANBK
+from adakern.solution import Solution
+
+LAZY, ADAPTIVE, NEUTRAL = "#0072B2", "#D55E00", "#5F6670"  # Okabe and Ito's blue and vermilion: told apart by every eye
+_GRID = "#D9DCE0"
+
+
+def name(solution: Solution) -> str:
+    """What a solution's predictor is called in a legend."""
+    limit = solution.limit
+    return rf"{limit.kind}, $\gamma_0={limit.richness:g}$" if isinstance(limit, ANBK) else limit.kind
+
+
+def by_class(y: np.ndarray) -> np.ndarray:
+    """The order of the training points that puts each class together and keeps the points' own order within."""
+    return np.argsort(y if y.ndim == 1 else np.argmax(y, axis=1), kind="stable")
+
+
+def correlations(kernel: np.ndarray) -> np.ndarray:
+    r"""$\Phi_{\mu\nu}/\sqrt{\Phi_{\mu\mu}\Phi_{\nu\nu}}$: how alike the network finds two points, whatever their size."""
+    size = np.sqrt(np.diag(kernel))
+    return kernel / (size[:, None] * size[None, :])
+
+
+def kernel(axes: Axes, solution: Solution, *, labels: tuple[str, ...] = (), least: float = 0.0) -> Any:
+    """Draw the predictor's kernel, as correlations with the points sorted by class; returns the image, for a colour bar.
+
+    Args:
+        axes: where to draw.
+        solution: whose kernel.
+        labels: names of the classes, in the order of their targets.
+        least: correlation at the dark end of the colours; the bright end is 1.
+    """
+    order = by_class(solution.y)
+    image = axes.imshow(
+        correlations(solution.kernel)[np.ix_(order, order)],
+        cmap="viridis",
+        vmin=least,
+        vmax=1.0,
+        interpolation="nearest",
+    )
+    keys = solution.y if solution.y.ndim == 1 else np.argmax(solution.y, axis=1)
+    counts = np.unique(keys, return_counts=True)[1]
+    edges = np.concatenate([[0], np.cumsum(counts)])
+    for edge in edges[1:-1] - 0.5:
+        axes.axhline(edge, color="white", linewidth=1.2)
+        axes.axvline(edge, color="white", linewidth=1.2)
+    shown = labels if len(labels) == len(counts) else ()
+    middles = (edges[:-1] + edges[1:] - 1) / 2
+    axes.set_xticks(middles[: len(shown)], shown)
+    axes.set_yticks(middles[: len(shown)], shown, rotation=90, va="center")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(name(solution))
+    return image
+
+
+def density(axes: Axes, lazy: Solution, adaptive: Solution, *, layer: int = 1, point: int = 0) -> None:
+    r"""Draw the law of the preactivation $h^\ell_\mu$: the Gaussian of the lazy solution and what the adaptive one made of it."""
+    values, weights = lazy.density(layer, point)
+    spread = float(np.sqrt(np.sum(weights * values**2)))
+    drawn, drawn_weights = adaptive.density(layer, point)
+    low, high = (float(end) for end in np.quantile(drawn, (0.001, 0.999)))
+    low, high = min(-4.5 * spread, low), max(4.5 * spread, high)
+    bins = np.linspace(low, high, 49)
+    width = bins[1] - bins[0]
+    axes.hist(
+        drawn,
+        bins=bins.tolist(),
+        weights=drawn_weights / width,
+        color=ADAPTIVE,
+        alpha=0.8,
+        label=name(adaptive),
+    )
+    h = np.linspace(low, high, 400)
+    gaussian = np.exp(-0.5 * (h / spread) ** 2) / (spread * np.sqrt(2 * np.pi))
+    axes.plot(h, gaussian, color=LAZY, linewidth=2.2, label=f"{name(lazy)}, a Gaussian")
+    axes.set_yscale("log")
+    axes.set_ylim(0.5 / (len(drawn) * width), 3 * float(gaussian.max()))
+    axes.set_xlim(low, high)
+    axes.set_xlabel(rf"preactivation $h^{{{layer}}}_\mu$")
+    axes.set_ylabel(r"density $p(h)$")
+    axes.legend(frameon=False, loc="upper right", handlelength=1.2)
+    _open(axes)
+
+
+def losses(
+    axes: Axes,
+    values: Mapping[str, float],
+    *,
+    variances: Mapping[str, float] | None = None,
+    adaptive: tuple[str, ...] = (),
+) -> None:
+    """Draw test losses as horizontal bars, the first on top.
+
+    Args:
+        axes: where to draw.
+        values: the losses by name.
+        variances: the part of a loss that is variance, for those that have one; it is drawn paler.
+        adaptive: the names in the adaptive colour.
+    """
+    names, totals = list(values), np.array(list(values.values()))
+    spread = np.array([(variances or {}).get(label, 0.0) for label in names])
+    colours = [ADAPTIVE if label in adaptive else LAZY for label in names]
+    axes.barh(names, totals - spread, color=colours, height=0.66)
+    bars = axes.barh(names, spread, left=totals - spread, color=[_pale(colour) for colour in colours], height=0.66)
+    axes.bar_label(bars, labels=[f"{value:.3f}" for value in totals], padding=5, color=NEUTRAL)
+    for row in np.flatnonzero(spread):
+        axes.text(totals[row] - spread[row] / 2, row, "variance", ha="center", va="center", fontsize="small")
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.16 * float(totals.max()))
+    axes.set_xlabel(r"test loss $\langle\,(y-f)^2\,\rangle$")
+    axes.tick_params(axis="y", length=0)
+    _open(axes)
+
+
+def portrait(
+    solutions: Mapping[str, Solution],
+    test_losses: Mapping[str, float],
+    *,
+    lazy: str,
+    adaptive: str,
+    variances: Mapping[str, float] | None = None,
+    labels: tuple[str, ...] = (),
+    title: str = "",
+    point: int | None = None,
+) -> Figure:
+    """Lazy and adaptive predictors side by side: their kernels, a neuron's law, and the test losses.
+
+    Args:
+        solutions: by the name that the bars show.
+        test_losses: of each of them.
+        lazy, adaptive: names of the two that are compared closely.
+        variances: the part of each test loss that is variance, where there is one.
+        labels: names of the classes, in the order of their targets.
+        title: above everything.
+        point: the training point whose preactivation is shown; by default the one whose kernel entry grew the most.
+    """
+    first, second = solutions[lazy], solutions[adaptive]
+    figure = Figure(figsize=(9.6, 8.2), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white")
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1.3, 1.0), hspace=0.03)
+    _kernels(top, first, second, labels)
+    if title:
+        top.suptitle(title, fontsize=15, fontweight="bold")
+    laws, bars = bottom.subplots(1, 2)
+    if point is None:
+        point = int(np.argmax(np.diag(second.kernels[0]) / np.diag(first.kernels[0])))
+    density(laws, first, second, layer=1, point=point)
+    laws.set_title("The neurons' response to one training image")
+    shown = tuple(key for key, solution in solutions.items() if isinstance(solution.limit, ANBK))
+    losses(bars, {key: test_losses[key] for key in solutions}, variances=variances, adaptive=shown)
+    bars.set_title("The loss on new images")
+    return figure
+
+
+def _kernels(figure: Any, lazy: Solution, adaptive: Solution, labels: tuple[str, ...]) -> None:
+    """Two kernels on one scale of colours."""
+    least = min(float(correlations(solution.kernel).min()) for solution in (lazy, adaptive))
+    pair = figure.subplots(1, 2)
+    for axes, solution, what in zip(pair, (lazy, adaptive), ("random features", "learned features"), strict=True):
+        image = kernel(axes, solution, labels=labels, least=float(np.floor(10 * least) / 10))
+        axes.set_title(f"{name(solution)}: {what}")
+    bar = figure.colorbar(image, ax=list(pair), shrink=0.85, aspect=26, pad=0.03)
+    bar.set_label(r"$\Phi_{\mu\nu}\,/\,(\Phi_{\mu\mu}\Phi_{\nu\nu})^{1/2}$")
+    bar.outline.set_visible(False)
+
+
+def _pale(colour: str) -> tuple[float, ...]:
+    return tuple(0.4 * part + 0.6 for part in to_rgb(colour))
+
+
+def _open(axes: Axes) -> None:
+    """No box, a faint grid behind the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(NEUTRAL)
+    axes.set_axisbelow(True)
+    axes.grid(axis="x", color=_GRID, linewidth=0.7)

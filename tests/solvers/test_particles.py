@@ -1,0 +1,218 @@
+"""The particle solver against exact cases, against wide networks, and against itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, stats
+
+import adakern as ak
+from adakern.solvers import averages
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def whitened(points, seed=0):
+    """Inputs with Φ⁰ = I, and a target of norm one."""
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=points)
+    return np.sqrt(points) * np.linalg.qr(rng.normal(size=(points, points)))[0], y / np.linalg.norm(y)
+
+
+def overlap(depth, richness, beta):
+    """c_L of a deep linear network on whitened data: c = (1 + γ0² c / (1/β + c)²)^L."""
+    return optimize.brentq(lambda c: (1 + richness**2 * c / (1 / beta + c) ** 2) ** depth - c, 1.0, 1e6)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_deep_linear_overlaps(depth):
+    X, y = whitened(4)
+    last = overlap(depth, 2.0, 10.0)
+    growth = 1 + 4.0 * last / (0.1 + last) ** 2
+    limit = ak.ANBK(ak.MLP(depth, "linear"), richness=2.0, beta=10.0)
+    runs = [ak.solve(limit, X, y, seed=seed, particles=2048, tolerance=0.02) for seed in range(4)]
+    for layer in range(depth):
+        measured = np.array([y @ run.kernels[layer] @ y for run in runs])
+        error = measured.std(ddof=1) / 2
+        assert abs(measured.mean() - growth ** (layer + 1)) < 4 * error + 0.005 * growth ** (layer + 1)
+
+
+def one_point(richness, beta, variance, target=1.0):
+    """Exact aNBK of one point, L = 1, tanh: the density of h by quadrature, Φ by a scalar fixed point."""
+
+    def density(h, v):
+        return np.exp(-(h**2) / (2 * variance) + 0.5 * richness**2 * v**2 * np.tanh(h) ** 2)
+
+    def second(v):
+        norm = integrate.quad(density, -12, 12, args=(v,))[0]
+        return integrate.quad(lambda h: np.tanh(h) ** 2 * density(h, v), -12, 12)[0] / norm
+
+    kernel = optimize.brentq(lambda k: second(target / (1 / beta + k)) - k, 1e-3, 1.0)
+    v = target / (1 / beta + kernel)
+    grid = np.linspace(-12, 12, 4001)
+    cumulative = integrate.cumulative_trapezoid(density(grid, v), grid, initial=0)
+    return kernel, lambda h: np.interp(h, grid, cumulative / cumulative[-1])
+
+
+def test_one_point_has_the_exact_law():
+    X = np.array([[1.0, -0.5]])
+    variance = float(X[0] @ X[0] / 2)
+    exact, cdf = one_point(2.0, 10.0, variance)
+    solution = ak.solve(
+        ak.ANBK(ak.MLP(1, "tanh"), richness=2.0, beta=10.0), X, [1.0], particles=4096, tolerance=0.005
+    )
+    kernel, error = solution.kernel[0, 0], solution.kernel_errors[0][0, 0]
+    assert abs(kernel - exact) < 4 * error
+    values, weights = solution.density(1, 0)
+    assert weights.sum() == pytest.approx(1.0)
+    # Snapshots follow each other in time: count one in four as independent.
+    assert stats.kstest(values[::4], cdf).pvalue > 1e-3
+    # And the test sees the difference to the lazy law.
+    assert stats.kstest(values[::4], stats.norm(scale=np.sqrt(variance)).cdf).pvalue < 1e-6
+
+
+def test_richness_zero_is_exactly_lazy():
+    X, y, X_test, _ = ak.datasets.mnist(n_train=20, n_test=50)
+    rich = ak.solve(ak.ANBK(ak.MLP(2, "tanh"), richness=0.0, beta=5.0, decay=2.0), X, y)
+    lazy = ak.solve(ak.NNGPK(ak.MLP(2, "tanh"), beta=5.0, decay=2.0), X, y)
+    np.testing.assert_array_equal(rich.predict(X_test), lazy.predict(X_test))
+    assert all(not dual.any() for dual in rich.duals)
+
+
+def test_small_richness_is_lazy_within_its_error():
+    X, y, X_test, _ = ak.datasets.mnist(n_train=20, n_test=50)
+    lazy = ak.solve(ak.NNGPK(ak.MLP(1, "erf")), X, y)
+    rich = ak.solve(ak.ANBK(ak.MLP(1, "erf"), richness=0.01), X, y, tolerance=0.01)
+    size = np.linalg.norm(lazy.kernel)
+    assert np.linalg.norm(rich.kernel - lazy.kernel) / size < 3 * np.linalg.norm(rich.kernel_errors[0]) / size
+    f, std = rich.predict(X_test, return_std=True)
+    assert np.mean(np.abs(f - lazy.predict(X_test)) < 4 * std + 1e-3) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "activation", "richness"),
+    [("mnist50_L1_relu_g1.0", 1, "relu", 1.0), ("mnist50_L2_tanh_g0.5", 2, "tanh", 0.5)],
+)
+def test_wide_networks(name, depth, activation, richness):
+    """Langevin-sampled networks of width 16384 and 4096: kernels at every layer, outputs, new points."""
+    X, y, X_test, _ = ak.datasets.mnist(n_train=50, n_test=600)
+    with np.load(FIXTURES / "wide_networks.npz") as file:
+        kernels, fitted, new, spread = (file[f"{name}/{key}"] for key in ("Phi", "f", "ft", "rel"))
+    solution = ak.solve(ak.ANBK(ak.MLP(depth, activation), richness=richness), X, y, tolerance=0.01)
+    for layer in range(depth):
+        size = np.linalg.norm(kernels[layer])
+        joint = np.hypot(np.linalg.norm(solution.kernel_errors[layer]) / size, spread[layer])
+        assert np.linalg.norm(solution.kernels[layer] - kernels[layer]) / size < 2 * joint
+        assert ak.alignment(solution.kernels[layer], kernels[layer]) > 0.9998
+    assert np.abs(solution.fitted - fitted).max() < 0.005
+    assert np.sqrt(np.mean((solution.predict(X_test) - new) ** 2)) < 0.015
+    f, std = solution.predict(X, return_std=True)
+    assert np.abs(f - solution.fitted).max() < 0.01 and (std > 0).all()
+    assert solution.residual < 0.05
+
+
+def test_label_sign_symmetry_and_seeds():
+    X, y, _, _ = ak.datasets.mnist(n_train=12, n_test=1)
+    limit = ak.ANBK(ak.MLP(1, "relu"), richness=1.0)
+    options = {"particles": 128, "tolerance": 0.3}
+    first, again = (ak.solve(limit, X, y, seed=3, **options) for _ in range(2))
+    mirrored, other = ak.solve(limit, X, -y, seed=3, **options), ak.solve(limit, X, y, seed=4, **options)
+    np.testing.assert_array_equal(first.kernel, again.kernel)
+    np.testing.assert_allclose(mirrored.fitted, -first.fitted, rtol=1e-9)
+    assert np.abs(first.kernel - other.kernel).max() > 1e-4
+
+
+def test_duplicated_points_share_their_field():
+    X, y, X_test, _ = ak.datasets.mnist(n_train=10, n_test=5)
+    doubled, labels = np.concatenate([X, X[:3]]), np.concatenate([y, y[:3]])
+    solution = ak.solve(ak.ANBK(ak.MLP(2, "relu")), doubled, labels, particles=512, tolerance=0.1)
+    np.testing.assert_array_equal(solution.kernel[10:], solution.kernel[:3])
+    assert np.isfinite(solution.predict(X_test)).all() and solution.residual < 0.2
+    assert solution.density(2, 12)[0].tolist() == solution.density(2, 2)[0].tolist()
+
+
+def test_the_residual_sees_a_wrong_answer():
+    X, y, _, _ = ak.datasets.mnist(n_train=12, n_test=1)
+    limit = ak.ANBK(ak.MLP(1, "tanh"), richness=2.0)
+    rich = ak.solve(limit, X, y, tolerance=0.02)
+    lazier = ak.ANBK(ak.MLP(1, "tanh"), richness=1.0)
+    assert rich.residual < 0.05
+    from dataclasses import replace
+
+    from adakern.limits import Answer
+    from adakern.precision import scope
+
+    answer = Answer(
+        kernels=rich.kernels,
+        kernel=rich.kernel,
+        coefficients=rich.coefficients[:, None],
+        fitted=rich.fitted[:, None],
+        errors=rich.errors[:, None],
+        kernel_errors=rich.kernel_errors,
+        duals=rich.duals,
+        draws=rich.draws,
+    )
+    with scope("float64"):
+        assert limit.residual(X, y[:, None], answer) == pytest.approx(rich.residual)
+        assert lazier.residual(X, y[:, None], answer) > 0.5  # the duals belong to another richness
+        untilted = replace(answer, draws=(np.random.default_rng(0).normal(size=rich.draws[0].shape),))
+        assert limit.residual(X, y[:, None], untilted) > 0.1
+
+
+def test_an_impossible_tolerance_raises_or_records():
+    X, y, _, _ = ak.datasets.mnist(n_train=8, n_test=1)
+    limit = ak.ANBK(ak.MLP(1))
+    with pytest.raises(ak.ConvergenceError, match="give more steps, more particles, or a larger tolerance"):
+        ak.solve(limit, X, y, particles=16, tolerance=1e-6, steps=60)
+    recorded = ak.solve(limit, X, y, particles=16, tolerance=1e-6, steps=60, throw=False)
+    assert not recorded.converged and "NOT converged" in repr(recorded)
+
+
+def test_several_outputs_and_float32_and_files(tmp_path):
+    X, y, X_test, _ = ak.datasets.mnist(n_train=12, n_test=30)
+    limit = ak.ANBK(ak.MLP(2, "gelu"), richness=0.5, decay=(1.0, 0.5, 2.0))
+    targets = np.column_stack([y, -y, 0 * y])
+    solution = ak.solve(limit, X, targets, particles=512, tolerance=0.1, precision="float32")
+    f = solution.predict(X_test)
+    assert f.shape == (30, 3) and f.dtype == np.float32
+    np.testing.assert_allclose(f[:, 1], -f[:, 0], atol=1e-5)
+    np.testing.assert_allclose(f[:, 2], 0, atol=1e-6)
+    solution.save(tmp_path / "run.safetensors")
+    loaded = ak.load(tmp_path / "run.safetensors")
+    np.testing.assert_array_equal(loaded.predict(X_test), f)
+    assert loaded.limit == limit
+
+
+def test_float32_agrees_with_float64_within_error_bars():
+    X, y, _, _ = ak.datasets.mnist(n_train=20, n_test=1)
+    limit = ak.ANBK(ak.MLP(2, "tanh"), richness=1.0)
+    double, single = (ak.solve(limit, X, y, precision=p, tolerance=0.02) for p in ("float64", "float32"))
+    for a, b, e, g in zip(double.kernels, single.kernels, double.kernel_errors, single.kernel_errors, strict=True):
+        assert np.linalg.norm(a - b) < 3 * np.hypot(np.linalg.norm(e), np.linalg.norm(g))
+
+
+def test_other_losses_say_so():
+    with pytest.raises(NotImplementedError, match="squared loss only so far, not for 'logistic'"):
+        ak.solve(ak.ANBK(ak.MLP(1), loss="logistic"), [[1.0], [2.0]], [1.0, -1.0])
+
+
+def test_standard_errors_of_a_correlated_series():
+    """An AR(1) series with known autocorrelation time: the error bars cover, and white ones would not."""
+    rng = np.random.default_rng(0)
+    length, repeats, rho = 400, 200, 0.8
+    noise = rng.normal(size=(repeats, length, 1))
+    series = np.zeros_like(noise)
+    series[:, 0] = noise[:, 0] / np.sqrt(1 - rho**2)
+    for t in range(1, length):
+        series[:, t] = rho * series[:, t - 1] + noise[:, t]
+    ratios = np.array([abs(s.mean()) / averages.standard_error(s)[0] for s in series])
+    naive = np.array([abs(s.mean()) / (s.std(ddof=1) / np.sqrt(length)) for s in series])
+    assert 0.88 < np.mean(ratios < 2) < 1.0
+    assert np.mean(naive < 2) < 0.7
+
+
+def test_drift_is_seen_and_noise_is_not():
+    rng = np.random.default_rng(1)
+    assert averages.drifts(np.linspace(2.0, 1.0, 8) + 0.01 * rng.normal(size=8))
+    assert not any(averages.drifts(1.0 + 0.05 * rng.normal(size=8)) for _ in range(50))
+    assert averages.drifts(np.array([1.0] * 7 + [np.nan]))
