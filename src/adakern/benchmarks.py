@@ -81,7 +81,7 @@ def row(case: Case) -> dict[str, Any]:
         solution.predict(X_new)
         predicting.append(time.perf_counter() - started)
     peak = _peak_memory()
-    bare = _bare(solution.kernel, X, X_new, max(3, case.repeat))
+    bare = _bare(solution.kernel, X, X_new, max(5, case.repeat))
     total = min(solving) + min(predicting)
     return {
         **asdict(case),

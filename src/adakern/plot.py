@@ -151,7 +151,9 @@ def portrait(
         point: the training point whose preactivation is shown; by default the one whose kernel entry grew the most.
     """
     first, second = solutions[lazy], solutions[adaptive]
-    figure = Figure(figsize=(9.6, 8.2), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white")
+    figure = Figure(
+        figsize=(9.6, 8.2), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white"
+    )
     FigureCanvasAgg(figure)
     top, bottom = figure.subfigures(2, 1, height_ratios=(1.3, 1.0), hspace=0.03)
     _kernels(top, first, second, labels)

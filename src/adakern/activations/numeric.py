@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from adakern import quadrature
 from adakern.activations.base import Activation, MomentRule
+from adakern.precision import scope
 
 # Agreement asked of a rule before it is used, relative to E[φ²]; well inside what the answer is good for.
 _TOLERANCE = {"float64": 1e-12, "float32": 2e-6}
@@ -92,14 +93,17 @@ class Numeric(Activation):
         return self.function(h)
 
     def rule(self, variances: np.ndarray, precision: str) -> MomentRule:
-        probe = _probe(np.asarray(variances, dtype=np.float64))
         tolerance = _TOLERANCE[precision]
+        with scope("float64"):  # the choice is about truncation; rounding in float32 would drown it
+            return self._choose(jnp.asarray(_probe(np.asarray(variances, dtype=np.float64))), tolerance)
+
+    def _choose(self, probe: Array, tolerance: float) -> MomentRule:
         for terms in quadrature.TERMS:
-            if float(_series_tail(self, terms, jnp.asarray(probe))) <= tolerance:
+            if float(_series_tail(self, terms, probe)) <= tolerance:
                 return SeriesRule(self, terms)
-        previous = _polar_probe(self, 0, jnp.asarray(probe))
+        previous = _polar_probe(self, 0, probe)
         for level in range(1, len(quadrature.LEVELS)):
-            current = _polar_probe(self, level, jnp.asarray(probe))
+            current = _polar_probe(self, level, probe)
             if float(jnp.max(jnp.abs(current - previous))) <= tolerance:
                 return PolarRule(self, level)
             previous = current

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +18,7 @@ from adakern import checks, inputs, quadrature
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.networks import Network
 
+_polar = jax.jit(quadrature.polar, static_argnums=(0, 1))
 _AUDIT_PAIRS = 24  # entries per layer that the audit recomputes by quadrature
 
 
@@ -63,7 +65,7 @@ class LazyLimit(Limit):
         for layer, kernel in enumerate(answer.kernels):
             size = 1 / self.decays[layer]
             fields = tuple(jnp.asarray(v * size) for v in (a, b, c))
-            moment = np.asarray(quadrature.polar(self.network.activation, _level(a * size, b * size), *fields))
+            moment = np.asarray(_polar(self.network.activation, _level(a * size, b * size), *fields))
             worst = max(worst, relative(kernel[i, j] - moment, moment))
             a, b, c = kernel[i, i], kernel[j, j], kernel[i, j]
         return worst
