@@ -182,7 +182,7 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
         return self.classes_[best]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Estimated class probabilities, (points, classes); see the class's docstring for what they mean."""
+        """Estimated class probabilities, (points, classes); see above for what they mean."""
         return _simplex(self._scores(X))
 
     def _encode(self, codes: np.ndarray) -> np.ndarray:

@@ -119,7 +119,7 @@ def losses(
     axes.barh(names, totals - spread, color=colours, height=0.66)
     bars = axes.barh(names, spread, left=totals - spread, color=[_pale(colour) for colour in colours], height=0.66)
     axes.bar_label(bars, labels=[f"{value:.3f}" for value in totals], padding=5, color=NEUTRAL)
-    for row in np.flatnonzero(spread):
+    for row in np.flatnonzero(spread).tolist():
         axes.text(totals[row] - spread[row] / 2, row, "variance", ha="center", va="center", fontsize="small")
     axes.invert_yaxis()
     axes.set_xlim(0, 1.16 * float(totals.max()))
@@ -155,7 +155,8 @@ def portrait(
         figsize=(9.6, 8.2), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white"
     )
     FigureCanvasAgg(figure)
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1.3, 1.0), hspace=0.03)
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1.3, 1.0), hspace=0.03)
+    top, bottom = parts
     _kernels(top, first, second, labels)
     if title:
         top.suptitle(title, fontsize=15, fontweight="bold")

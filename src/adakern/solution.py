@@ -29,8 +29,9 @@ class Solution:
         X, y: the training data.
         kernels: $\Phi^1..\Phi^L$, each (P, P).
         kernel: the predictor's own, $\Phi^L$ or $K$.
-        kernel_errors: standard error of each entry of `kernels`; 0 in closed form.
-        gradient_kernels: $G^1..G^L$ (NTK, ANTK), else None.
+        kernel_errors: standard error of each entry of `kernels`; 0 in closed form. It measures scatter; the bias of a finite number of particles,
+            which falls as 1/particles, comes on top.
+        gradient_kernels: $G^1..G^L$ (NTK), else None.
         duals: $\hat\Phi^1..\hat\Phi^L$ (ANBK), else None.
         coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$.
         fitted: $f$ on the training inputs.

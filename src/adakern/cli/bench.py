@@ -12,7 +12,7 @@ from adakern.cli.output import check_target, print_json, replacing
 
 EXAMPLE = "adakern bench lazy --points 500 --new 500 --repeat 1"
 
-_HEADER = ("limit", "activation", "ratio", "solve s", "predict s", "bare s", "compile s", "peak GiB")
+_HEADER = ("limit", "activation", "ratio", "CPU ratio", "solve", "predict", "bare", "compile", "GiB")
 
 
 def lazy(
@@ -55,7 +55,8 @@ def lazy(
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     seconds = (f"{row[name]:.2f}" for name in ("solve_s", "predict_s", "bare_s", "compile_s"))
-    return row["limit"], row["activation"], f"{row['ratio']:.1f}", *seconds, f"{row['peak_bytes'] / 1024**3:.2f}"
+    ratios = f"{row['ratio']:.1f}", f"{row['cpu_ratio']:.1f}"
+    return row["limit"], row["activation"], *ratios, *seconds, f"{row['peak_bytes'] / 1024**3:.2f}"
 
 
 def _sizes(row: dict[str, Any]) -> str:
@@ -82,22 +83,25 @@ def _print(facts: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(f"Lazy limits: {_sizes(facts['rows'][0])}", soft_wrap=True)
     console.print(table)
-    console.print("ratio = (solve + predict) / bare matrix products and Cholesky factorisation", soft_wrap=True)
+    console.print("ratio = (solve + predict) / bare matrix products and Cholesky factorisation, best seconds of each;")
+    console.print("CPU ratio = the same in processor time, which a busy machine disturbs less")
     console.print(_verdict(facts))
 
 
 def _markdown(facts: dict[str, Any]) -> str:
     host, first = facts["machine"], facts["rows"][0]
     sizes = " ".join(f"--{name} {first[name]}" for name in ("points", "new", "features", "depth", "repeat"))
+    threads = f"OPENBLAS_NUM_THREADS={host['blas_threads']} " if host["blas_threads"] else ""
     lines = [
         "# The lazy limits against their matrix products",
         "",
-        f"`adakern bench lazy {sizes}`",
+        f"`{threads}adakern bench lazy {sizes}`",
         "",
         f"{_sizes(first)[0].upper()}{_sizes(first)[1:]}.",
         "**Ratio** is (solve + predict) divided by the bare work that no implementation avoids, timed with the same backend "
         "in the same process: X Xᵀ, X_new Xᵀ, one Cholesky factorisation of the kernel, and the product with the coefficients. "
-        "Seconds depend on the machine and on what else runs there; the ratio depends on them much less. "
+        "**CPU ratio** is the same in processor time over all threads, which other programs on the machine disturb less: "
+        "where the two differ much, the machine was busy. Columns solve to compile are seconds. "
         "Compilation, once per shape, is apart. Each row is a process of its own, and the peak is its resident memory, Python and JAX included.",
         "",
         "| " + " | ".join(_HEADER) + " |",

@@ -43,7 +43,7 @@ def print_pairs(pairs: Mapping[str, Any], title: str) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(name, Text(_shown(value)))
+        table.add_row(name.replace("_", " "), Text(_shown(value)))
     console = Console(highlight=False)
     console.print(Text(title, style="bold cyan"))
     console.print(table)

@@ -48,7 +48,7 @@ def run(
     if as_json:
         print_json(facts)
     else:
-        print_pairs({name.replace("_", " "): value for name, value in facts.items() if value is not None}, "Predicted")
+        print_pairs({name: value for name, value in facts.items() if value is not None}, "Predicted")
 
 
 def _scores(file: Path, y: np.ndarray | None, columns: dict[str, np.ndarray]) -> dict[str, float | None]:

@@ -29,7 +29,7 @@ def mnist(
     order: the first 300 of each class, then the rest. The same call gives the same images from every source.
 
     Args:
-        classes: digits 0..9, or groups of them: `((0, 2, 4), (1, 3, 5))` tells even from odd.
+        classes: digits 0..9, or groups of them: `((0, 2, 4), (1, 3, 5))` tells 0, 2, 4 from 1, 3, 5.
         n_train: number of training images. The bundle holds the first 1000 of each digit.
         n_test: number of test images; may be 0. The bundle holds 300 of each digit, and 1000 of 0 and 1 together.
         flat: `(n, 784)` inputs if True, `(n, 28, 28, 1)` if False.

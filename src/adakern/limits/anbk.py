@@ -52,7 +52,7 @@ class ANBK(Limit):
         richness: $\gamma_0\ge0$; 0 is lazy (`NNGPK`), larger learns more features.
         beta: inverse temperature $\beta>0$.
         decay: prior precision $\lambda$ of the weights, one number or one per weight layer ($L+1$).
-        loss: "squared", "logistic" or "softmax".
+        loss: "squared", "logistic" or "softmax"; `solve` serves the squared loss so far.
     """
 
     kind: ClassVar[str] = "ANBK"

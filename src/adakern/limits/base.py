@@ -61,7 +61,7 @@ class Limit(ABC):
 
     @property
     def tangent(self) -> bool:
-        """Whether the predictor's kernel is the tangent kernel K rather than the feature kernel Φ^L."""
+        r"""Whether the predictor's kernel is the tangent kernel $K$ rather than the feature kernel $\Phi^L$."""
         return False
 
     @abstractmethod

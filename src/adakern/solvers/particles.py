@@ -112,9 +112,9 @@ class _Clock:
         self.step = self.factor * min(_LONGEST_STEP, chosen)
 
     def stretch(self, state: State, hot: float) -> tuple[State, Batch]:
-        """One unit of time; a stretch hotter than `hot`, or not finite, is run again from its start with half the step."""
+        """One unit of time, or what the budget leaves of it; a stretch hotter than `hot`, or not finite, is run again from its start with half the step."""
         while True:
-            count = int(np.ceil(1.0 / self.step))
+            count = max(1, min(int(np.ceil(1.0 / self.step)), self.steps_left))
             new, batch = _advance(
                 self.activation, self.data, state, jnp.asarray(self.step, self.data.y.dtype), jnp.asarray(count)
             )
