@@ -20,6 +20,8 @@ from adakern.solvers import particles as particle_solver
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
 
+_SAMPLED_TOLERANCE = 0.5  # the same for a sampled answer, whose residual carries the Monte-Carlo error of few draws
+
 
 def solve(
     limit: Limit,
@@ -114,6 +116,9 @@ def _judge(limit: Limit, answer: Answer, residual: float, dtype: str) -> Answer:
             answer, converged=False, status="the answer is not finite; use precision='float64' or more decay"
         )
     if answer.draws:
+        if answer.converged and residual > _SAMPLED_TOLERANCE:
+            status = f"the saddle equations hold to {residual:.2g} only; give more particles or a smaller tolerance"
+            return replace(answer, converged=False, status=status)
         return answer
     if residual > _CLOSED_TOLERANCE[dtype]:
         status = f"the equations hold to {residual:.2g} only; use precision='float64', a smaller beta or a larger ridge"

@@ -30,7 +30,9 @@ GROUPS = 8  # snapshots that are kept for predictions, densities and their error
 _LONGEST_STEP = 0.15
 _COURANT = 0.5  # step × highest frequency; BAOAB is stable below 2, its bias falls with the square
 _HOT = 1.15  # kinetic temperature, 1 in equilibrium, above which a step counts as too long
-_BOILING = 4.0  # the same while burning in, where the way down from the prior releases real heat
+_BOILING = 10.0  # the same while burning in, where the way down from the prior releases real heat
+_DRAG = 20.0  # friction that takes it out; 1 otherwise
+_SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
 _LEAST_BATCHES = 12
 
@@ -99,7 +101,7 @@ def solve(
 
 
 class _Clock:
-    """Advances the dynamics in stretches of time one, choosing the step and shortening it when the system heats."""
+    """Advances the dynamics in stretches, choosing the step from the stiffness and shortening it when the system heats."""
 
     def __init__(self, activation: Activation, data: Data, particles: int, steps: int) -> None:
         self.activation, self.data, self.particles = activation, data, particles
@@ -109,41 +111,58 @@ class _Clock:
     def choose_step(self, state: State) -> None:
         stiffness = float(_stiffness(self.activation, self.data, state))
         chosen = _COURANT / np.sqrt(stiffness) if np.isfinite(stiffness) and stiffness > 0 else self.step
-        self.step = self.factor * min(_LONGEST_STEP, chosen)
+        self.step = float(self.factor * min(_LONGEST_STEP, chosen))
 
-    def stretch(self, state: State, hot: float) -> tuple[State, Batch]:
-        """One unit of time, or what the budget leaves of it; a stretch hotter than `hot`, or not finite, is run again from its start with half the step."""
-        while True:
-            count = max(1, min(int(np.ceil(1.0 / self.step)), self.steps_left))
-            new, batch = _advance(
-                self.activation, self.data, state, jnp.asarray(self.step, self.data.y.dtype), jnp.asarray(count)
-            )
-            self.steps_done += count
-            self.steps_left -= count
-            healthy = bool(jnp.isfinite(batch.energy)) and float(batch.temperature) < hot
-            if healthy or self.steps_left <= 0 or self.factor < 1e-4:
-                return new, batch
-            self.factor /= 2
-            self.step /= 2
-            self.retries += 1
+    def stretch(self, state: State, most: int | None = None, friction: float = 1.0) -> tuple[State, Batch]:
+        """One unit of time, or what `most` and the budget leave of it."""
+        count = max(1, min(int(np.ceil(1.0 / self.step)), self.steps_left, most or self.steps_left))
+        step, drag = (jnp.asarray(value, self.data.y.dtype) for value in (self.step, friction))
+        self.steps_done += count
+        self.steps_left -= count
+        return _advance(self.activation, self.data, state, step, drag, jnp.asarray(count))
+
+    def shorten(self, state: State) -> State:
+        """After a stretch that heated or broke: half the step from now on, and fresh momenta at temperature one."""
+        self.factor /= 2
+        self.step /= 2
+        self.retries += 1
+        key, now = jax.random.split(state.key)
+        fresh = jax.random.normal(now, (sum(p.size for p in state.momenta),), self.data.root.dtype)
+        ends = np.cumsum([p.size for p in state.momenta])[:-1]
+        parts = jnp.split(fresh, ends)
+        momenta = tuple(part.reshape(p.shape) for part, p in zip(parts, state.momenta, strict=True))
+        return State(state.positions, momenta, key)
+
+    def healthy(self, batch: Batch, hot: float) -> bool:
+        return bool(jnp.isfinite(batch.energy)) and float(batch.temperature) < hot
 
     @property
     def hot(self) -> float:
-        # One stretch averages the kinetic energy of `particles` × rank momenta: its own scatter is allowed for.
+        # A stretch averages the kinetic energy of `particles` × rank momenta: its own scatter is allowed for.
         return _HOT + 6.0 / np.sqrt(self.particles * self.data.root.shape[1])
 
 
 def _burn_in(clock: _Clock, state: State, advance: Any) -> State:
-    """Run until the energy of late stretches no longer drifts beyond its own scatter."""
+    """Run until the energy of late stretches no longer drifts beyond its own scatter.
+
+    The prior is the stiffest place on the way, so stretches are short and the step is chosen anew for each. What the way down from there releases
+    as heat is taken out by a higher friction, under which time does not count.
+    """
     energies: list[float] = []
+    time, friction = 0.0, _DRAG
     while clock.steps_left > 0:
-        if len(energies) < 4 or len(energies) % 4 == 0:
-            clock.choose_step(state)
+        clock.choose_step(state)
         before = clock.steps_done
-        state, batch = clock.stretch(state, _BOILING)
+        fresh, batch = clock.stretch(state, _SHORT, friction)
+        used = clock.steps_done - before
+        advance(f"energy {float(batch.energy):.4g}, step {clock.step:.3g}", used)
+        if not clock.healthy(batch, _BOILING):
+            state = clock.shorten(state)
+            continue
+        state, time = fresh, time + used * clock.step * (friction == 1.0)
         energies.append(float(batch.energy))
-        advance(f"energy {energies[-1]:.4g}, step {clock.step:.3g}", clock.steps_done - before)
-        if len(energies) >= _BURN_IN and not averages.drifts(np.asarray(energies[-8:])):
+        friction = 1.0 if clock.healthy(batch, clock.hot) else _DRAG
+        if time >= _BURN_IN and len(energies) >= 8 and not averages.drifts(np.asarray(energies[-8:])):
             break
     return state
 
@@ -153,9 +172,17 @@ def _average(
 ) -> tuple[list[Batch], list[tuple[np.ndarray, ...]], State]:
     batches: list[Batch] = []
     snapshots: list[tuple[np.ndarray, ...]] = []
+    clock.choose_step(state)
     while clock.steps_left > 0 or len(batches) < 2:
         before = clock.steps_done
-        state, batch = clock.stretch(state, clock.hot)
+        fresh, batch = clock.stretch(state)
+        if (
+            not clock.healthy(batch, clock.hot) and clock.steps_left > 0
+        ):  # what was averaged so far is not trusted either
+            advance(f"too hot, step {clock.step:.3g}", clock.steps_done - before)
+            state, batches, snapshots = clock.shorten(state), [], []
+            continue
+        state = fresh
         batches.append(jax.device_get(batch))
         snapshots.append(tuple(map(np.asarray, state.positions)))
         if len(snapshots) > 2 * GROUPS:
@@ -195,12 +222,13 @@ def _answer(
     top = -(limit.richness**2) / limit.decays[-1] * v @ v.T
     error = _worst_error(batches)
     temperature = float(np.mean([batch.temperature for batch in batches]))
-    converged = bool(np.isfinite(error) and error <= tolerance and temperature < clock.hot)
+    enough = len(batches) >= _LEAST_BATCHES
+    converged = bool(enough and np.isfinite(error) and error <= tolerance and temperature < clock.hot)
     status = (
         f"averaged {len(batches)} batches; kernels known to {error:.2g} (asked: {tolerance:.2g})"
         if converged
-        else f"after {clock.steps_done} steps kernels are known to {error:.2g}, not the {tolerance:.2g} asked; "
-        "give more steps, more particles, or a larger tolerance"
+        else f"{clock.steps_done} steps (the last of length {clock.step:.2g}) gave {len(batches)} of the least {_LEAST_BATCHES} batches and kernels "
+        f"known to {error:.2g} (asked: {tolerance:.2g}); give more steps, more particles, a larger tolerance, or a smaller richness"
     )
     stats = {
         "solver": "particles",
@@ -295,13 +323,15 @@ def _stiffness(activation: Activation, data: Data, state: State) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _advance(activation: Activation, data: Data, state: State, step: Array, count: Array) -> tuple[State, Batch]:
-    """`count` BAOAB steps with friction 1, and means over them.
+def _advance(
+    activation: Activation, data: Data, state: State, step: Array, friction: Array, count: Array
+) -> tuple[State, Batch]:
+    """`count` BAOAB steps, and means over them.
 
     The two half kicks between drifts use the same force and are made as one, so a step costs one gradient and no force is carried along.
     """
-    decay = jnp.exp(-step)
-    noise = jnp.sqrt(-jnp.expm1(-2 * step))
+    decay = jnp.exp(-friction * step)
+    noise = jnp.sqrt(-jnp.expm1(-2 * friction * step))
     sizes = [part.size for part in state.positions]
     total, ends = sum(sizes), np.cumsum(sizes)[:-1]
 
