@@ -13,7 +13,7 @@ ROOT = Path(adakern.__file__).parent
 
 # Top to bottom. A module may import from the groups above its own; `name.*` is a package, whose modules may import each other.
 ORDER = (
-    ("errors", "_version"),
+    ("errors", "_version", "floors"),
     ("checks",),
     ("precision", "memory", "progress"),
     ("quadrature",),

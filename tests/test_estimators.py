@@ -16,7 +16,7 @@ import adakern as ak
 from adakern.estimators import _simplex
 
 # Few particles and a wide tolerance: the checks ask for contracts, not for accurate kernels.
-QUICK = {"particles": 256, "tolerance": 1.0, "steps": 500}
+QUICK = {"particles": 256, "tolerance": 1.0, "steps": 150}
 
 
 @parametrize_with_checks(

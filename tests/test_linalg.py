@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adakern import linalg
+from adakern import floors, linalg
 from adakern.precision import scope
 
 
@@ -85,7 +85,7 @@ def test_cholesky_root_adds_its_jitter_and_no_more(rank, precision):
         kernel = np.asarray(kernel, dtype=np.float64)
     assert np.isfinite(factor).all() and str(factor.dtype) == precision
     np.testing.assert_array_equal(factor, np.tril(factor))
-    jitter = linalg.JITTER[precision] * np.trace(kernel) / 8
+    jitter = floors.JITTER[precision] * np.trace(kernel) / 8
     error = factor.astype(np.float64) @ factor.T.astype(np.float64) - kernel - jitter * np.eye(8)
     assert np.abs(error).max() <= 8 * np.finfo(precision).eps * np.trace(kernel) + 1e-37
 

@@ -20,6 +20,8 @@ def as_array(name: str, value: Any) -> np.ndarray:
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
+        except OverflowError as error:
+            raise ValueError(f"{name} must hold numbers that fit into float64, but one is too large") from error
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must hold numbers, but it holds {type(array.flat[0]).__name__} objects") from error
     if array.dtype.kind not in "biuf":

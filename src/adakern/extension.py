@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import inputs, linalg, recursion
+from adakern import floors, inputs, linalg, recursion
 from adakern.activations import Activation
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Limit
@@ -128,7 +128,7 @@ class ParticleExtension(Extension):
         self._draws = [jnp.asarray(d).reshape(groups, -1, d.shape[1]) for d in draws]
         self._features = [_fields(activation, d, root) for d, root in zip(self._draws, self._roots, strict=True)]
         self._averages = [jnp.asarray(kernel) for kernel in picked]
-        ridges = [linalg.CONTROL_RIDGE * float(np.mean(np.diag(kernel))) for kernel in picked[:-1]]
+        ridges = [floors.CONTROL_RIDGE * float(np.mean(np.diag(kernel))) for kernel in picked[:-1]]
         self._ridges = [*ridges, decays[-1] / limit.beta]
 
     @property
@@ -193,7 +193,8 @@ def _condition(
 
     def group(draw: Array, feature: Array, covariance: Array, variance: Array) -> tuple[Array, Array]:
         if first:  # orthogonal columns, possibly fewer than points: the pseudo-inverse is a scaled transpose
-            weights = covariance @ (root / jnp.sum(root * root, axis=0)[None, :])
+            lengths = jnp.sum(root * root, axis=0)[None, :]  # zero for inputs that are all zero
+            weights = covariance @ (root / jnp.where(lengths > 0, lengths, 1.0))
         else:
             weights = jax.scipy.linalg.solve_triangular(root, covariance.T, lower=True).T
         spread = jnp.sqrt(jnp.maximum(variance - jnp.sum(weights**2, axis=1), 0.0))

@@ -17,11 +17,17 @@ from adakern.networks import CNN, Network
 def features(network: Network, X: np.ndarray) -> np.ndarray:
     """Rows whose scaled inner products are Φ⁰: (points, features), or (points × positions, patch) for a CNN."""
     network.check_inputs(X.shape)
-    if not isinstance(network, CNN):
-        return X / np.sqrt(X.shape[1])
-    return patches(X, network.window[0], network.stride[0]).reshape(-1, _fan_in(network, X)) / np.sqrt(
-        _fan_in(network, X)
-    )
+    if isinstance(network, CNN):
+        fan_in = _fan_in(network, X)
+        rows = patches(X, network.window[0], network.stride[0]).reshape(-1, fan_in) / np.sqrt(fan_in)
+    else:
+        rows = X / np.sqrt(X.shape[1])
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.einsum("nd,nd->n", rows, rows)).all():
+            raise ValueError(
+                "X must have squares that fit into float64, but some of its values are too large; rescale it"
+            )
+    return rows
 
 
 def patches(X: np.ndarray, window: tuple[int, int], stride: tuple[int, int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-r"""Roots and solves of positive semi-definite matrices: the only place where a numerical floor may enter.
+r"""Roots and solves of positive semi-definite matrices.
 
 Every function returns a report of what it did beside its answer, and the report ends up in `Solution.stats`.
 scipy's and jax's own Cholesky and eigendecomposition do the work; what is added is the choice between them.
@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from adakern import floors
+
 
 class Solve(NamedTuple):
     r"""$x$ with $(K+\text{ridge}\,I)x=y$, and how it was found: `route`, numerical `rank`, `cutoff` on eigenvalues."""
@@ -23,7 +25,7 @@ class Solve(NamedTuple):
 
 def eigenvalue_floor(largest: float, size: int, dtype: Any) -> float:
     """Eigenvalues below this are rounding errors of zero: size × machine epsilon × the largest."""
-    return float(size * np.finfo(dtype).eps * max(largest, 0.0))
+    return float(floors.EIGENVALUES * size * np.finfo(dtype).eps * max(largest, 0.0))
 
 
 @jax.jit
@@ -49,7 +51,7 @@ def solve_psd(kernel: Float[Array, "p p"], ridge: float, y: Float[Array, "p c"])
     size, dtype = kernel.shape[0], kernel.dtype
     x, conditioning = _cholesky(kernel, jnp.asarray(ridge, dtype), y)
     # The pivot ratio bounds the reciprocal condition number from above: below this the digits of x are noise.
-    if bool(jnp.all(jnp.isfinite(x))) and float(conditioning) > 10 * size * np.finfo(dtype).eps:
+    if bool(jnp.all(jnp.isfinite(x))) and float(conditioning) > floors.PIVOTS * size * np.finfo(dtype).eps:
         return Solve(x, {"route": "cholesky", "rank": size, "cutoff": 0.0})
     values, vectors = _eigen(kernel)
     floor = eigenvalue_floor(float(values[-1]), size, dtype)
@@ -74,17 +76,11 @@ def root(kernel: Float[Array, "p p"]) -> tuple[Float[Array, "p r"], dict[str, An
     return vectors[:, keep] * scales[None, :], {"rank": int(keep.size), "cutoff": floor}
 
 
-JITTER = {"float64": 1e-9, "float32": 3e-5}  # relative to the mean eigenvalue, in `cholesky_root` alone
-CONTROL_RIDGE = (
-    1e-3  # relative to the mean diagonal: regularises the control variate of `ParticleExtension`, not its answer
-)
-
-
 def cholesky_root(kernel: Float[Array, "p p"]) -> Float[Array, "p p"]:
     r"""A differentiable triangular $A$ with $AA^\top=K+\text{jitter}\cdot\overline{K_{\mu\mu}}\,I$.
 
     For kernels that change during a solve, where `root`'s changing number of columns cannot be compiled.
     """
     size = kernel.shape[0]
-    floor = JITTER[str(kernel.dtype)] * jnp.trace(kernel) / size + jnp.finfo(kernel.dtype).tiny
+    floor = floors.JITTER[str(kernel.dtype)] * jnp.trace(kernel) / size + jnp.finfo(kernel.dtype).tiny
     return jnp.linalg.cholesky(kernel + floor * jnp.eye(size, dtype=kernel.dtype))

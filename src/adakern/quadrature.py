@@ -29,6 +29,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import roots_legendre
 
+from adakern import floors
+
 Function = Callable[[Array], Array]
 
 # (radial, angular) orders of the polar rule, coarse to fine; each is about 1.5 times the one before.
@@ -53,11 +55,14 @@ def correlation_angle(
 ) -> tuple[Float[Array, "*s"], Float[Array, "*s"], Float[Array, "*s"]]:
     r"""$(\theta, m, s)$ with $m=\sqrt{ab}$, $c=m\cos\theta$, $s=m\sin\theta$; a zero variance counts as uncorrelated.
 
-    `arccos(c/m)` loses half the digits near ±1 and is NaN one rounding error beyond; this form is exact for
-    duplicated points ($\sqrt{a\cdot a}$ is $a$ in IEEE arithmetic) and needs no clipping constant.
+    `arccos(c/m)` loses half the digits near ±1 and is NaN one rounding error beyond. Here $\theta$ comes from $\sqrt{m-c}$ and $\sqrt{m+c}$, in which a distance
+    from ±1 that rounding of $a,b,c$ alone can cause counts as zero (`floors.CORRELATION`), so that equal and collinear points are exactly so.
+    No product of variances is formed, which could overflow or underflow.
     """
-    m = jnp.sqrt(a * b)
-    s = jnp.sqrt(jnp.maximum(m - c, 0.0) * jnp.maximum(m + c, 0.0))
+    m = jnp.where(a == b, a, jnp.sqrt(a) * jnp.sqrt(b))
+    rounding = floors.CORRELATION * jnp.finfo(m.dtype).eps * m
+    apart, opposed = (jnp.where(gap > rounding, gap, 0.0) for gap in (m - c, m + c))
+    s = jnp.sqrt(apart) * jnp.sqrt(opposed)
     return jnp.where(m > 0, jnp.arctan2(s, c), jnp.pi / 2), m, s
 
 
@@ -135,15 +140,24 @@ def series(alpha_a: Float[Array, "n k"], alpha_b: Float[Array, "m k"], rho: Floa
     return jax.lax.scan(horner, jnp.zeros_like(rho), (alpha_a.T[::-1], alpha_b.T[::-1]))[0]
 
 
-def hermite_mean(
-    function: Function, centre: Float[Array, "*s"], spread: Float[Array, "*s"], order: int = 20
+def shifted_mean(
+    function: Function, centre: Float[Array, "*s"], spread: Float[Array, "*s"], order: int = 16
 ) -> Float[Array, "*s"]:
-    r"""$E[f(m+\sigma z)]$ by Gauss–Hermite, elementwise, without holding more than one node's values at a time."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(order)
-    table = (jnp.asarray(nodes, centre.dtype), jnp.asarray(weights / np.sqrt(2 * np.pi), centre.dtype))
+    r"""$E[f(m+\sigma z)]$, elementwise, without holding more than one node's values at a time.
+
+    Gauss–Legendre on three pieces, cut at the middle of the Gaussian and at the origin of $f$'s argument, where an activation is steepest or has its kink:
+    Gauss–Hermite, whose nodes are placed without regard to it, is off by per cents where $\sigma$ is large.
+    """
+    edge = 7.0
+    origin = jnp.clip(-centre / jnp.maximum(spread, jnp.finfo(centre.dtype).tiny ** 0.5), -edge, edge)
+    low, high = jnp.minimum(origin, 0.0), jnp.maximum(origin, 0.0)
+    x, w = legendre(order, 0.0, 1.0)
+    table = (jnp.asarray(x, centre.dtype), jnp.asarray(w / np.sqrt(2 * np.pi), centre.dtype))
 
     def add(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
-        return total + node[1] * function(centre + spread * node[0]), None
+        for start, width in ((-edge, low + edge), (low, high - low), (high, edge - high)):
+            z = start + width * node[0]
+            total = total + node[1] * width * jnp.exp(-z * z / 2) * function(centre + spread * z)
+        return total, None
 
-    start = jnp.zeros(jnp.broadcast_shapes(centre.shape, spread.shape), centre.dtype)
-    return jax.lax.scan(add, start, table)[0]
+    return jax.lax.scan(add, jnp.zeros_like(origin), table)[0]

@@ -20,6 +20,19 @@ from adakern.recursion import spans
 _QUANTILES = 4096  # equally likely points that stand for a Gaussian density
 
 
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot be changed, for the evidence in `Solution.stats`."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a solution is evidence and cannot be changed; copy it with dict(...) first")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return FrozenDict, (dict(self),)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     r"""What `solve` returns. Arrays are read-only; with one output (1-D `y`) the trailing output axis is absent.
@@ -62,6 +75,7 @@ class Solution:
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stats", FrozenDict(self.stats))
         _freeze(self.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -239,4 +253,19 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Solution:
             fields["kernel_errors"] = tuple(np.zeros_like(kernel) for kernel in fields["kernels"])
         fields["kernel"] = arrays["kernel"] if fields["limit"].tangent else fields["kernels"][-1]
         fields.update({name: header[name] for name in _PLAIN})
+        _check_shapes(fields)
         return Solution(**fields)
+
+
+def _check_shapes(fields: dict[str, Any]) -> None:
+    """Refuse arrays that do not belong together."""
+    points, depth = len(fields["X"]), fields["limit"].network.depth
+    square = [*fields["kernels"], *fields["kernel_errors"], fields["kernel"], *(fields["duals"] or ())]
+    rows = [fields[name] for name in ("y", "coefficients", "fitted", "errors")]
+    if (
+        any(array.shape != (points, points) for array in [*square, *(fields["gradient_kernels"] or ())])
+        or any(array.shape != fields["y"].shape or len(array) != points for array in rows)
+        or any(len(fields[name]) != depth for name in ("kernels", "kernel_errors"))
+        or len(fields["draws"]) not in (0, depth)
+    ):
+        raise ValueError("its arrays do not fit together")

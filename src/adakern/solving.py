@@ -46,7 +46,7 @@ def solve(
         precision: "float64" or "float32".
         particles: ANBK: neurons per layer, by default 2048 or four per point if that is more; the bias of a finite number of them falls as 1/particles.
         tolerance: ANBK: relative standard error of the kernels at which averaging stops, 0.02 by default.
-        steps: ANBK: most steps in all, 20000 by default.
+        steps: ANBK: most steps in all, 5000 by default.
         progress: show a progress bar on standard error.
         throw: raise `ConvergenceError` if the answer does not meet its tolerance; otherwise the solution says so.
 
@@ -85,7 +85,7 @@ def _run(
     if isinstance(limit, ANBK) and limit.richness > 0:
         if limit.loss != "squared":
             raise NotImplementedError(f"ANBK is solved for the squared loss only so far, not for {limit.loss!r}")
-        defaults = {"particles": max(2048, 4 * len(X)), "tolerance": 0.02, "steps": 20000}
+        defaults = {"particles": max(2048, 4 * len(X)), "tolerance": 0.02, "steps": 5000}
         chosen = {name: defaults[name] if value is None else value for name, value in options.items()}
         return particle_solver.solve(
             limit,

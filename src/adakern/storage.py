@@ -83,8 +83,10 @@ def complaints(path: str | PathLike[str]) -> Iterator[None]:
     """Turn what goes wrong in an ill-formed header into one clear error."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError) as error:
-        raise FileFormatError(f"{path} has an incomplete header ({type(error).__name__}: {error})") from error
+    except FileFormatError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:  # JSON's own errors are ValueErrors
+        raise FileFormatError(f"{path} has an ill-formed header ({type(error).__name__}: {error})") from error
 
 
 def limit_config(limit: Limit) -> dict[str, Any]:

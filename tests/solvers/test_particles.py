@@ -58,9 +58,7 @@ def test_one_point_has_the_exact_law():
     X = np.array([[1.0, -0.5]])
     variance = float(X[0] @ X[0] / 2)
     exact, cdf = one_point(2.0, 10.0, variance)
-    solution = ak.solve(
-        ak.ANBK(ak.MLP(1, "tanh"), richness=2.0, beta=10.0), X, [1.0], particles=4096, tolerance=0.005
-    )
+    solution = ak.solve(ak.ANBK(ak.MLP(1, "tanh"), richness=2.0, beta=10.0), X, [1.0], particles=4096, tolerance=0.005)
     kernel, error = solution.kernel[0, 0], solution.kernel_errors[0][0, 0]
     assert abs(kernel - exact) < 4 * error
     values, weights = solution.density(1, 0)

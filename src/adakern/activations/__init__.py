@@ -65,10 +65,12 @@ def _try_out(activation: Activation) -> None:
         raise TypeError(
             f"activation must be an elementwise function of a jax array, but calling {activation.name!r} failed: {reason}"
         ) from error
-    if value.shape != points.shape or not np.allclose(value, single, rtol=1e-4, atol=1e-5):
-        raise ValueError(f"activation must be elementwise, but {activation.name!r} mixes or reshapes its inputs")
+    if value.shape != points.shape:
+        raise ValueError(f"activation must be elementwise, but {activation.name!r} reshapes its inputs")
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):
         raise ValueError(f"activation must be finite for every real input, but {activation.name!r} is not")
+    if not np.allclose(value, single, rtol=1e-4, atol=1e-5):
+        raise ValueError(f"activation must be elementwise, but {activation.name!r} mixes its inputs")
 
 
 __all__ = [

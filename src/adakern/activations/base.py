@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from adakern.quadrature import hermite_mean
+from adakern.quadrature import shifted_mean
 
 
 class MomentRule(ABC):
@@ -61,12 +61,12 @@ class Activation(ABC):
         return jax.jvp(self, (h,), (jnp.ones_like(h),))[1]
 
     def mean(self, centre: Float[Array, "*s"], spread: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        r"""$E[\varphi(m+\sigma z)]$, $z\sim N(0,1)$; closed form where there is one, else Gauss–Hermite."""
-        return hermite_mean(self, centre, spread)
+        r"""$E[\varphi(m+\sigma z)]$, $z\sim N(0,1)$; closed form where there is one, else quadrature."""
+        return shifted_mean(self, centre, spread)
 
     def mean_square(self, centre: Float[Array, "*s"], spread: Float[Array, "*s"]) -> Float[Array, "*s"]:
         r"""$E[\varphi(m+\sigma z)^2]$."""
-        return hermite_mean(lambda h: self(h) ** 2, centre, spread)
+        return shifted_mean(lambda h: self(h) ** 2, centre, spread)
 
     @abstractmethod
     def rule(self, variances: np.ndarray, precision: str) -> MomentRule:

@@ -150,7 +150,7 @@ class GELU(ClosedForm):
 
 def _determinant(a: Array, b: Array, c: Array) -> Array:
     r"""$(1+a)(1+b)-c^2$, as $1+a+b+(ab-c^2)$ with the bracket kept from going negative by rounding."""
-    m = jnp.sqrt(a * b)
+    m = jnp.where(a == b, a, jnp.sqrt(a) * jnp.sqrt(b))
     return 1 + a + b + jnp.maximum(m - c, 0.0) * jnp.maximum(m + c, 0.0)
 
 

@@ -135,11 +135,17 @@ def _series_tail(activation: Numeric, terms: int, variance: Array) -> Array:
 def _polar_probe(activation: Numeric, level: int, variance: Array) -> Array:
     """Moments of φ and φ' at probe pairs over the whole range of correlations, each scaled by its own size at ρ = 1."""
     rho = jnp.asarray([-1.0, -0.999, -0.6, 0.0, 0.4, 0.99, 0.99999, 1.0], variance.dtype)
-    a = jnp.broadcast_to(variance[:, None], (variance.shape[0], rho.shape[0]))
-    outcomes = []
-    for b in (a, jnp.broadcast_to(jnp.max(variance), a.shape)):
-        for function in (activation, activation.derivative):
-            own = quadrature.polar(function, level, a, a, a) * quadrature.polar(function, level, b, b, b)
-            value = quadrature.polar(function, level, a, b, rho[None, :] * jnp.sqrt(a * b))
-            outcomes.append(value / jnp.sqrt(jnp.where(own > 0, own, 1.0)))
-    return jnp.stack(outcomes)
+    largest = jnp.broadcast_to(jnp.max(variance), variance.shape)
+    first, second = jnp.concatenate([variance, variance]), jnp.concatenate([variance, largest])
+    a, b = (jnp.repeat(side[:, None], len(rho), axis=1) for side in (first, second))
+    pairs = (a, b, rho[None, :] * jnp.sqrt(a * b))
+    stacked = tuple(
+        jnp.stack(parts) for parts in zip(pairs, (a, a, a), (b, b, b), strict=True)
+    )  # one call: one compilation
+
+    def scaled(function: Callable[[Array], Array]) -> Array:
+        value, own_a, own_b = quadrature.polar(function, level, *stacked)
+        size = jnp.sqrt(own_a * own_b)
+        return value / jnp.where(size > 0, size, 1.0)
+
+    return jnp.stack([scaled(activation), scaled(activation.derivative)])

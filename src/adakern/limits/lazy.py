@@ -7,18 +7,22 @@ $$\Phi^\ell=E_{h\sim N(0,\Phi^{\ell-1}/\lambda_{\ell-1})}[\varphi\varphi^\top],\
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from adakern import checks, inputs, quadrature
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.networks import Network
 
 _polar = jax.jit(quadrature.polar, static_argnums=(0, 1))
+_SAFE_LEVEL = 3  # of polar quadrature, for standard deviations up to one
+_STEEPEST = 32.0  # standard deviation of the fields beyond which no level resolves a sigmoid
 _AUDIT_PAIRS = 24  # entries per layer that the audit recomputes by quadrature
 
 
@@ -31,11 +35,12 @@ class LazyLimit(Limit):
         r"""The multiple of the identity that is added to the kernel in the readout's linear system."""
 
     def residual(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> float:
-        r"""The largest of $|f-K\alpha|/|y|$, $|y-f-\text{shrinkage}\,\alpha|/|y|$, and the recursion's relative error.
+        r"""The largest relative violation of the limit's equations:
 
-        Without shrinkage the second becomes $|K(y-f)|/|K||y|$: a singular kernel can only fit what lies in its range.
-        The recursion is audited at a fixed choice of entries of every layer, each by polar quadrature from the layer
-        below: code that the solver's closed forms do not share.
+        * readout: $f=k\alpha$ and $y-f=\text{shrinkage}\,\alpha$ (without shrinkage $k(y-f)=0$: a singular kernel fits only what lies in its range);
+        * errors: $\Delta=y-f$;
+        * recursion: $\Phi^\ell$ from $\Phi^{\ell-1}$, and the predictor's kernel $k$ ($\Phi^L$ or $K$) from all of them, at a fixed choice of entries, each by
+          polar quadrature: code that the solver's closed forms do not share. What the quadrature itself is uncertain by is not held against the answer.
         """
         scale = float(np.linalg.norm(y)) or 1.0
         readout = y - answer.fitted - self.shrinkage * answer.coefficients
@@ -44,37 +49,52 @@ class LazyLimit(Limit):
         return max(
             float(np.linalg.norm(readout)) / scale,
             float(np.linalg.norm(answer.fitted - answer.kernel @ answer.coefficients)) / scale,
+            float(np.linalg.norm(answer.errors - (y - answer.fitted))) / scale,
             self._recursion_error(X, answer),
         )
 
     def _recursion_error(self, X: np.ndarray, answer: Answer) -> float:
-        points = X.shape[0]
         rng = np.random.default_rng(0)
-        i, j = rng.integers(points, size=_AUDIT_PAIRS), rng.integers(points, size=_AUDIT_PAIRS)
-        chosen = np.concatenate([i, j])
-        rows = inputs.features(self.network, X[chosen])
-        a, b, c = (
-            np.einsum("nd,nd->n", left, right)
-            for left, right in (
-                (rows[:_AUDIT_PAIRS], rows[:_AUDIT_PAIRS]),
-                (rows[_AUDIT_PAIRS:], rows[_AUDIT_PAIRS:]),
-                (rows[:_AUDIT_PAIRS], rows[_AUDIT_PAIRS:]),
-            )
-        )
-        worst = 0.0
+        i, j = rng.integers(len(X), size=(2, _AUDIT_PAIRS))
+        left, right = inputs.features(self.network, X[i]), inputs.features(self.network, X[j])
+        below = np.einsum("nd,nd->n", left, right)
+        a, b = np.einsum("nd,nd->n", left, left), np.einsum("nd,nd->n", right, right)
+        activation, worst = self.network.activation, 0.0
+        tangent, tangent_doubt = below, np.zeros_like(below)
         for layer, kernel in enumerate(answer.kernels):
-            size = 1 / self.decays[layer]
-            fields = tuple(jnp.asarray(v * size) for v in (a, b, c))
-            moment = np.asarray(_polar(self.network.activation, _level(a * size, b * size), *fields))
-            worst = max(worst, relative(kernel[i, j] - moment, moment))
-            a, b, c = kernel[i, i], kernel[j, j], kernel[i, j]
-        return worst
+            fields = tuple(v / self.decays[layer] for v in (a, b, below))
+            moment, doubt = _moment(activation, activation.degree is not None, fields)
+            a, b, below = kernel[i, i], kernel[j, j], kernel[i, j]
+            worst = max(worst, _beyond(below - moment, doubt, moment))
+            if self.tangent:
+                slope, doubt = _moment(activation.derivative, activation.degree is not None, fields)
+                # Next to correlation one ReLU's slope kernel is known to half the digits only.
+                doubt = doubt + np.sqrt(np.finfo(kernel.dtype).eps) * np.abs(slope)
+                tangent_doubt = (doubt * np.abs(tangent) + slope * tangent_doubt) / self.decays[layer + 1]
+                tangent = below + slope / self.decays[layer + 1] * tangent
+        top = tangent if self.tangent else below
+        return max(worst, _beyond(answer.kernel[i, j] - top, tangent_doubt if self.tangent else 0 * top, top))
 
 
-def _level(*variances: np.ndarray) -> int:
-    """A polar level that resolves a sigmoid at these variances: the steps get sharper with the standard deviation."""
-    spread = float(np.sqrt(max(v.max() for v in variances)))
-    return min(len(quadrature.LEVELS) - 1, 3 + int(np.ceil(np.log2(max(1.0, spread)))))
+def _moment(
+    function: Callable[[Array], Array], homogeneous: bool, fields: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """E[φφ] at the audited pairs, and what it is uncertain by: the difference of two levels of the quadrature."""
+    spread = float(np.sqrt(max(v.max() for v in fields[:2])))
+    level = _SAFE_LEVEL if homogeneous else _SAFE_LEVEL + int(np.ceil(np.log2(max(1.0, spread))))
+    level = min(level, len(quadrature.LEVELS) - 1)
+    arrays = tuple(map(jnp.asarray, fields))
+    fine = np.asarray(_polar(function, level, *arrays))
+    if level <= _SAFE_LEVEL:  # resolved to rounding error
+        return fine, np.zeros_like(fine)
+    if spread > _STEEPEST:  # a sigmoid's step falls between the nodes of every level
+        return fine, np.full_like(fine, np.inf)
+    return fine, np.abs(fine - np.asarray(_polar(function, level - 1, *arrays)))
+
+
+def _beyond(difference: np.ndarray, doubt: np.ndarray, reference: np.ndarray) -> float:
+    """The relative size of a difference, as far as it exceeds what is in doubt."""
+    return relative(np.maximum(np.abs(difference) - 2 * doubt, 0.0), reference)
 
 
 @dataclass(frozen=True)
