@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from adakern._version import __version__
 from adakern.cli import bench, demo, fit, info, predict
-from adakern.cli.failures import INTERRUPTED, one_line
+from adakern.cli.failures import FAILED, INTERRUPTED, one_line
+
+# Command-line mistakes; some versions of typer carry their own copy of click, so it is found through what both export.
+_Misuse: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 app = typer.Typer(
     name="adakern",
@@ -39,8 +42,15 @@ def top(
 
 
 def main() -> None:
-    """The program `adakern`."""
+    """The program `adakern`: a misspelt option ends it with one line as well, like every other mistake."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except KeyboardInterrupt:  # outside every command: while the arguments are read
         sys.exit(INTERRUPTED)
+    except _Misuse as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message())
+            sys.exit(0)
+        typer.echo(f"adakern: {' '.join(error.format_message().split())} (see adakern --help)", err=True)
+        sys.exit(FAILED)
+    sys.exit(code if isinstance(code, int) else 0)

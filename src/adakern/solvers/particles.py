@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from threadpoolctl import threadpool_limits
 
 from adakern import inputs, linalg, memory
 from adakern.activations import Activation
@@ -35,6 +36,7 @@ _DRAG = 20.0  # friction that takes it out; 1 otherwise
 _SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
 _LEAST_BATCHES = 12
+_THREADED = 512  # points from which a factorisation is worth several threads
 
 
 class Data(NamedTuple):
@@ -94,7 +96,9 @@ def solve(
     state = _start(data, seed, particles, depth)
     clock = _Clock(limit.network.activation, data, particles, steps)
 
-    with progress.task("aNBK", total=steps) as advance:
+    # Threads of the linear algebra library wait for each other longer than a small factorisation takes.
+    threads = 1 if len(X) < _THREADED else None
+    with threadpool_limits(threads, user_api="blas"), progress.task("aNBK", total=steps) as advance:
         state = _burn_in(clock, state, advance)
         batches, snapshots, state = _average(clock, state, tolerance, advance)
     return _answer(limit, clock, points, y, batches, snapshots, tolerance, report)
