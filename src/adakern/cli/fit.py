@@ -53,7 +53,9 @@ def run(
     beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk; default 50.")] = None,
     decay: Annotated[str, typer.Option(help="Prior precision: a number, or depth + 1 of them, as 1,1,2.")] = "1",
     ridge: Annotated[float | None, typer.Option(help="ntk: added to the kernel's diagonal; default 0.")] = None,
-    particles: Annotated[int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 4 per point if that is more.")] = None,
+    particles: Annotated[
+        int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 4 per point if that is more.")
+    ] = None,
     tolerance: Annotated[float | None, typer.Option(help="anbk: relative error of kernels; default 0.02.")] = None,
     steps: Annotated[int | None, typer.Option(help="anbk: most steps in all; default 5000.")] = None,
     precision: Annotated[Precision, typer.Option(help="Floating-point precision.")] = Precision.float64,

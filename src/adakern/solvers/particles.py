@@ -11,21 +11,20 @@ Averages over time after burn-in are the estimate; batch means with their autoco
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from threadpoolctl import threadpool_limits
 
 from adakern import inputs, linalg, memory
 from adakern.activations import Activation
-from adakern.limits.anbk import ANBK, energy, readout
+from adakern.limits.anbk import ANBK, readout
 from adakern.limits.base import Answer
 from adakern.progress import Progress
-from adakern.solvers import averages
+from adakern.solvers import averages, dynamics
+from adakern.solvers.dynamics import Batch, Data, State
 
 GROUPS = 8  # snapshots that are kept for predictions, densities and their errors
 _LONGEST_STEP = 0.15
@@ -37,31 +36,6 @@ _SHORT = 32  # steps of a stretch while burning in, after which the step is chos
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
 _LEAST_BATCHES = 12
 _THREADED = 512  # points from which a factorisation is worth several threads
-
-
-class Data(NamedTuple):
-    """The arrays of a problem. Only the activation is compiled in, so that a scan over richness compiles once."""
-
-    root: Array  # of Φ⁰/λ_0 over distinct points
-    member: Array  # position of every point among the distinct ones
-    y: Array
-    richness: Array
-    beta: Array
-    decays: Array
-
-
-class State(NamedTuple):
-    positions: tuple[Array, ...]
-    momenta: tuple[Array, ...]  # half a step behind the positions
-    key: Array
-
-
-class Batch(NamedTuple):
-    """Means over one stretch of the dynamics."""
-
-    kernels: tuple[Array, ...]  # over distinct points
-    energy: Array
-    temperature: Array
 
 
 def solve(
@@ -93,7 +67,7 @@ def solve(
     root, report = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]))
     numbers = (jnp.asarray(limit.richness), jnp.asarray(limit.beta), jnp.asarray(limit.decays))
     data = Data(root, jnp.asarray(points.member), jnp.asarray(y), *numbers)
-    state = _start(data, seed, particles, depth)
+    state = dynamics.start(data, seed, particles, depth)
     clock = _Clock(limit.network.activation, data, particles, steps)
 
     # Threads of the linear algebra library wait for each other longer than a small factorisation takes.
@@ -113,7 +87,7 @@ class _Clock:
         self.step, self.factor, self.retries = _LONGEST_STEP, 1.0, 0
 
     def choose_step(self, state: State) -> None:
-        stiffness = float(_stiffness(self.activation, self.data, state))
+        stiffness = float(dynamics.stiffness(self.activation, self.data, state))
         chosen = _COURANT / np.sqrt(stiffness) if np.isfinite(stiffness) and stiffness > 0 else self.step
         self.step = float(self.factor * min(_LONGEST_STEP, chosen))
 
@@ -123,7 +97,7 @@ class _Clock:
         step, drag = (jnp.asarray(value, self.data.y.dtype) for value in (self.step, friction))
         self.steps_done += count
         self.steps_left -= count
-        return _advance(self.activation, self.data, state, step, drag, jnp.asarray(count))
+        return dynamics.advance(self.activation, self.data, state, step, drag, jnp.asarray(count))
 
     def shorten(self, state: State) -> State:
         """After a stretch that heated or broke: half the step from now on, and fresh momenta at temperature one."""
@@ -180,9 +154,8 @@ def _average(
     while clock.steps_left > 0 or len(batches) < 2:
         before = clock.steps_done
         fresh, batch = clock.stretch(state)
-        if (
-            not clock.healthy(batch, clock.hot) and clock.steps_left > 0
-        ):  # what was averaged so far is not trusted either
+        if not clock.healthy(batch, clock.hot) and clock.steps_left > 0:
+            # What was averaged so far is not trusted either.
             advance(f"too hot, step {clock.step:.3g}", clock.steps_done - before)
             state, batches, snapshots = clock.shorten(state), [], []
             continue
@@ -222,7 +195,9 @@ def _answer(
     fitted = kernels[-1] @ v / limit.decays[-1]
     kept = snapshots[-GROUPS:] if len(snapshots) >= GROUPS else snapshots
     draws = tuple(np.concatenate([snapshot[layer] for snapshot in kept]) for layer in range(depth))
-    duals = [np.mean(parts, axis=0) for parts in zip(*(_duals(clock.activation, data, s) for s in kept), strict=True)]
+    duals = [
+        np.mean(parts, axis=0) for parts in zip(*(dynamics.duals(clock.activation, data, s) for s in kept), strict=True)
+    ]
     top = -(limit.richness**2) / limit.decays[-1] * v @ v.T
     error = _worst_error(batches)
     temperature = float(np.mean([batch.temperature for batch in batches]))
@@ -260,132 +235,3 @@ def _answer(
         status=status,
         stats=stats,
     )
-
-
-def _kernels(activation: Activation, data: Data, positions: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The recursion Φ¹ → … → Φ^L over distinct points, given every layer's particles."""
-    kernels: list[Array] = []
-    for layer, epsilon in enumerate(positions):
-        root = data.root if layer == 0 else linalg.cholesky_root(kernels[-1] / data.decays[layer])
-        kernels.append(_gram(activation(jnp.matmul(epsilon, root.T, precision="highest"))))
-    return tuple(kernels)
-
-
-def _gram(features: Array) -> Array:
-    return jnp.matmul(features.T, features, precision="highest") / features.shape[0]
-
-
-def _data_energy(data: Data, kernel: Array) -> Array:
-    full = kernel[data.member][:, data.member]
-    return energy(full, data.y, data.richness, data.beta, data.decays[-1])
-
-
-def _forces(
-    activation: Activation, data: Data, positions: tuple[Array, ...]
-) -> tuple[tuple[Array, ...], tuple[Array, tuple[Array, ...]]]:
-    """-∂/∂ε of ½|ε|² + B·E, and on the way E and the kernels."""
-
-    def potential(positions: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
-        kernels = _kernels(activation, data, positions)
-        return _data_energy(data, kernels[-1]), kernels
-
-    (value, kernels), gradient = jax.value_and_grad(potential, has_aux=True)(positions)
-    count = positions[0].shape[0]
-    forces = tuple(-x - count * g for x, g in zip(positions, gradient, strict=True))
-    return forces, (value, kernels)
-
-
-def _start(data: Data, seed: int, particles: int, depth: int) -> State:
-    """Particles and momenta from the prior."""
-    size, rank = data.root.shape
-    shapes = [(particles, rank if layer == 0 else size) for layer in range(depth)]
-    rng = np.random.default_rng(seed)
-    positions, momenta = ([jnp.asarray(rng.standard_normal(s), data.root.dtype) for s in shapes] for _ in range(2))
-    # The generator that XLA has built in: several times faster than the default one, on any device.
-    return State(tuple(positions), tuple(momenta), jax.random.key(seed, impl="rbg"))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _stiffness(activation: Activation, data: Data, state: State) -> Array:
-    """Largest eigenvalue of the Hessian of ½|ε|² + B·E at this state, by power iteration on Hessian products."""
-
-    def product(vector: tuple[Array, ...]) -> tuple[Array, ...]:
-        _, change = jax.jvp(lambda x: _forces(activation, data, x)[0], (state.positions,), (vector,))
-        return tuple(-part for part in change)
-
-    def norm(vector: tuple[Array, ...]) -> Array:
-        return jnp.sqrt(sum(jnp.sum(part * part) for part in vector))
-
-    def iterate(_: Any, carry: tuple[tuple[Array, ...], Array]) -> tuple[tuple[Array, ...], Array]:
-        image = product(carry[0])
-        size = norm(image)
-        return tuple(part / size for part in image), size
-
-    start = state.positions  # the recursion stretches them, so they have a share in the stiff directions
-    unit = tuple(part / norm(start) for part in start)
-    return jax.lax.fori_loop(0, 12, iterate, (unit, jnp.asarray(1.0, unit[0].dtype)))[1]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _advance(
-    activation: Activation, data: Data, state: State, step: Array, friction: Array, count: Array
-) -> tuple[State, Batch]:
-    """`count` BAOAB steps, and means over them.
-
-    The two half kicks between drifts use the same force and are made as one, so a step costs one gradient and no force is carried along.
-    """
-    decay = jnp.exp(-friction * step)
-    noise = jnp.sqrt(-jnp.expm1(-2 * friction * step))
-    sizes = [part.size for part in state.positions]
-    total, ends = sum(sizes), np.cumsum(sizes)[:-1]
-
-    def one(_: Any, carry: tuple[State, Batch]) -> tuple[State, Batch]:
-        state, batch = carry
-        key, now = jax.random.split(state.key)
-        kicks = jnp.split(jax.random.normal(now, (total,), data.root.dtype), ends)
-        positions, momenta = [], []
-        for x, p, kick in zip(state.positions, state.momenta, kicks, strict=True):
-            x = x + 0.5 * step * p
-            p = decay * p + noise * kick.reshape(p.shape)
-            positions.append(x + 0.5 * step * p)
-            momenta.append(p)
-        forces, (value, kernels) = _forces(activation, data, tuple(positions))
-        at_step = [p + 0.5 * step * f for p, f in zip(momenta, forces, strict=True)]
-        temperature = sum(jnp.sum(p * p) for p in at_step) / total
-        kicked = tuple(p + 0.5 * step * f for p, f in zip(at_step, forces, strict=True))
-        sums = (
-            tuple(a + b for a, b in zip(batch.kernels, kernels, strict=True)),
-            batch.energy + value,
-            batch.temperature + temperature,
-        )
-        return State(tuple(positions), kicked, key), Batch(*sums)
-
-    size = data.root.shape[0]
-    zero = jnp.zeros((), data.root.dtype)
-    empty = Batch(tuple(jnp.zeros((size, size), data.root.dtype) for _ in state.positions), zero, zero)
-    state, sums = jax.lax.fori_loop(0, count, one, (state, empty))
-    return state, jax.tree.map(lambda value: value / count, sums)
-
-
-def _duals(activation: Activation, data: Data, positions: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
-    r"""$\hat\Phi^\ell=2\,dE/d\Phi^\ell$ for $\ell<L$ with the particles of the layers above held fixed, over distinct points."""
-    if len(positions) == 1:
-        return ()
-    return tuple(np.asarray(dual) for dual in _duals_jitted(activation, data, tuple(map(jnp.asarray, positions))))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _duals_jitted(activation: Activation, data: Data, positions: tuple[Array, ...]) -> tuple[Array, ...]:
-    kernels = _kernels(activation, data, positions)
-
-    def above(layer: int, kernel: Array) -> Array:
-        for upper in range(layer + 1, len(positions)):
-            root = linalg.cholesky_root(kernel / data.decays[upper])
-            kernel = _gram(activation(jnp.matmul(positions[upper], root.T, precision="highest")))
-        return _data_energy(data, kernel)
-
-    duals = []
-    for layer, kernel in enumerate(kernels[:-1]):
-        slope = jax.grad(lambda k, layer=layer: above(layer, k))(kernel)
-        duals.append(slope + slope.T)
-    return tuple(duals)
