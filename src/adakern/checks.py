@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 
 def as_array(name: str, value: Any) -> np.ndarray:
     """Turn anything array-like (lists, jax arrays, torch tensors) into a real float64 numpy array."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"{name} must be complete, but it has masked values; fill or drop them first")
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # torch: leave the graph and the device first
         value = value.detach().cpu().numpy()
     try:
@@ -37,19 +39,19 @@ def finite(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def inputs(name: str, value: Any, ndim: int = 2, like: np.ndarray | None = None) -> np.ndarray:
+def inputs(name: str, value: Any, ndim: int = 2, like: np.ndarray | None = None, empty: bool = False) -> np.ndarray:
     """Check a set of input points: `(points, features)`, or `(points, height, width, channels)` for images.
 
-    `like` is an earlier set whose trailing shape the new one must share.
+    `like` is an earlier set whose trailing shape the new one must share; `empty` allows no points at all.
     """
     array = as_array(name, value)
     wanted = {2: "2-D (points, features)", 4: "4-D (points, height, width, channels)"}[ndim]
     if array.ndim != ndim:
         hint = "; reshape one feature with X.reshape(-1, 1)" if array.ndim == 1 and ndim == 2 else ""
         raise ValueError(f"{name} must be {wanted}, but it has shape {array.shape}{hint}")
-    if array.shape[0] == 0:
+    if array.shape[0] == 0 and not empty:
         raise ValueError(f"{name} must have at least one point, but it has shape {array.shape}")
-    if 0 in array.shape:
+    if 0 in array.shape[1:]:
         raise ValueError(f"{name} must have at least one feature, but it has shape {array.shape}")
     if like is not None and array.shape[1:] != like.shape[1:]:
         raise ValueError(
@@ -72,6 +74,8 @@ def targets(name: str, value: Any, points: int) -> np.ndarray:
 
 
 def number(name: str, value: Any) -> float:
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a numpy or jax scalar
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, but it is {value!r}")
     result = float(value)
@@ -113,8 +117,10 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 
 def decays(name: str, value: Any, layers: int) -> tuple[float, ...]:
     """One positive precision per weight layer ℓ = 0..L, from a number or a sequence of L+1 numbers."""
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
+    if hasattr(value, "__array__"):
+        value = as_array(name, value).tolist()
+    if isinstance(value, (set, frozenset, Mapping)):
+        raise TypeError(f"{name} must be one number or a sequence of {layers}, in order, but it is {value!r}")
     if isinstance(value, Iterable) and not isinstance(value, str):
         values = tuple(positive(f"{name}[{i}]", item) for i, item in enumerate(value))
         if len(values) != layers:

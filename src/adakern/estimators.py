@@ -134,8 +134,9 @@ class AdaptiveKernelRegressor(RegressorMixin, _AdaptiveKernel):
         values = self._outputs(X)
         if not return_std:
             return values
-        if self.limit != "nngp":
-            raise ValueError(f"return_std needs limit='nngp', the only limit with a variance, but it is {self.limit!r}")
+        if not isinstance(self.solution_.limit, NNGP):
+            kind = self.solution_.limit.kind.lower()
+            raise ValueError(f"return_std needs limit='nngp', the only limit with a variance, but it is {kind!r}")
         return values, np.sqrt(self.solution_.variance(X))
 
     def __sklearn_tags__(self) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,24 +15,22 @@ import numpy as np
 from jaxtyping import Array
 
 from adakern import floors, inputs, linalg, recursion
-from adakern.activations import Activation
+from adakern.activations import Activation, ClosedForm
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Limit
+
+_SERIES_VALUES = 2000  # numbers that a Hermite series holds for one point: function values at its nodes, coefficients
 
 
 class Extension(ABC):
     """Base of the ways to extend a kernel. Methods are called inside `precision.scope`, one batch at a time."""
 
-    kind: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def groups(self) -> int:
-        """Number of independent estimates of the kernel that `blocks` returns; 1 in closed form."""
-
     @abstractmethod
     def blocks(self, X: np.ndarray) -> np.ndarray:
-        """Each group's kernel between a batch of new points and the training points, (groups, batch, P)."""
+        """The kernel between a batch of new points and the training points, (groups, batch, P).
+
+        Groups are independent estimates of it, whose scatter gives the standard error; one in closed form.
+        """
 
     @abstractmethod
     def own(self, X: np.ndarray) -> np.ndarray:
@@ -47,15 +44,9 @@ class Extension(ABC):
 class GaussianExtension(Extension):
     """Closed form: in the lazy limits new points follow the same recursion as the training points."""
 
-    kind = "gaussian"
-
     def __init__(self, limit: Limit, X: np.ndarray, precision: str) -> None:
         self._limit, self._precision = limit, precision
         self._features = inputs.features(limit.network, X)
-
-    @property
-    def groups(self) -> int:
-        return 1
 
     def blocks(self, X: np.ndarray) -> np.ndarray:
         new = inputs.features(self._limit.network, X)
@@ -84,8 +75,10 @@ class GaussianExtension(Extension):
 
     def bytes_per_point(self) -> int:
         item = np.dtype(self._precision).itemsize
+        quadrature = 0 if isinstance(self._limit.network.activation, ClosedForm) else 4 * _SERIES_VALUES
         # One row of each of a handful of arrays that XLA keeps alive at once, and a copy of the features.
-        return item * ((6 + 2 * self._limit.network.depth) * len(self._features) + 2 * self._features.shape[1])
+        rows = (6 + 2 * self._limit.network.depth) * len(self._features) + 2 * self._features.shape[1]
+        return item * (rows + quadrature)
 
     def _variances(self, features: np.ndarray) -> recursion.Variances:
         return recursion.variances(
@@ -104,8 +97,6 @@ class ParticleExtension(Extension):
     The draws' own kernel $\Phi_d$ scatters around the time average $\Phi^\ell$. With $w(x)=(\Phi_d+\rho)^{-1}\Phi_d(x)$, adding $w^\top(\Phi^\ell-\Phi_d)$ to the cross
     kernel and $w^\top(\Phi^\ell-\Phi_d)w$ to the variance takes that scatter out: at a training point they become those of $\Phi^\ell$.
     """
-
-    kind = "particles"
 
     def __init__(
         self,
@@ -130,10 +121,6 @@ class ParticleExtension(Extension):
         self._averages = [jnp.asarray(kernel) for kernel in picked]
         ridges = [floors.CONTROL_RIDGE * float(np.mean(np.diag(kernel))) for kernel in picked[:-1]]
         self._ridges = [*ridges, decays[-1] / limit.beta]
-
-    @property
-    def groups(self) -> int:
-        return self._groups
 
     def blocks(self, X: np.ndarray) -> np.ndarray:
         return np.asarray(self._extend(X)[0])[:, :, self._points.member]

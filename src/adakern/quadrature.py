@@ -35,6 +35,8 @@ Function = Callable[[Array], Array]
 
 # (radial, angular) orders of the polar rule, coarse to fine; each is about 1.5 times the one before.
 LEVELS = ((24, 16), (32, 24), (48, 32), (64, 48), (96, 64), (144, 96), (216, 144), (320, 216))
+# Standard deviation of the fields beyond which a sigmoid's step falls between the nodes of every level.
+STEEPEST = 32.0
 # Numbers of terms of the Hermite series, few to many.
 TERMS = (16, 32, 64, 128, 256, 512, 1024)
 

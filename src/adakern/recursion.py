@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from adakern.activations import Activation, MomentRule
 
+_UNROLLED = 4  # layers up to which the recursion is compiled layer by layer
 TILE = 1024  # points per side of a tile: large enough for the matrix product, small enough for the cache
 
 
@@ -84,13 +85,26 @@ def tile(
     columns: Float[Array, "m d"],
 ) -> Tile:
     """Every layer's kernels between two sets of points given by their features."""
-    kernels, slopes = [product(rows, columns)], []
-    for layer, rule in enumerate(rules, start=1):
-        scale = 1 / decay[layer - 1]
-        arguments = (row_variances[layer - 1] * scale, column_variances[layer - 1] * scale, kernels[-1] * scale)
-        kernels.append(rule.values(*arguments))
-        if tangent:
-            slopes.append(rule.slopes(*arguments) / decay[layer])
+    first = product(rows, columns)
+    layers = (jnp.stack(row_variances), jnp.stack(column_variances), decay[:-1], decay[1:])
+
+    def climb(rule: MomentRule, below: Array, layer: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array | None]]:
+        row, column, decay_below, decay_here = layer
+        arguments = (row / decay_below, column / decay_below, below / decay_below)
+        kernel = rule.values(*arguments)
+        return kernel, (kernel, rule.slopes(*arguments) / decay_here if tangent else None)
+
+    if len(set(rules)) == 1 and len(rules) > _UNROLLED:  # one compiled layer, however deep the network
+        _, (stack, slope_stack) = jax.lax.scan(functools.partial(climb, rules[0]), first, layers)
+        kernels, slopes = [first, *stack], [] if slope_stack is None else list(slope_stack)
+    else:
+        kernels, slopes = [first], []
+        for index, rule in enumerate(rules):
+            # The barrier keeps the compiler from fusing layers into one expression that grows with every one of them.
+            below = jax.lax.optimization_barrier(kernels[-1])
+            kernel, (_, slope) = climb(rule, below, tuple(part[index] for part in layers))
+            kernels.append(kernel)
+            slopes.append(slope)
     if not tangent:
         return Tile(tuple(kernels[1:]), (), None)
     gradient, total, gradients = jnp.ones_like(kernels[0]), kernels[-1], []

@@ -21,7 +21,10 @@ _QUANTILES = 4096  # equally likely points that stand for a Gaussian density
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that cannot be changed, for the evidence in `Solution.stats`."""
+    """A dict that cannot be changed, nor the dicts in it, for the evidence in `Solution.stats`."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__({k: FrozenDict(v) if isinstance(v, dict) else v for k, v in values.items()})
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("a solution is evidence and cannot be changed; copy it with dict(...) first")
@@ -114,7 +117,7 @@ class Solution:
         with scope(self.precision):
             for rows, block in self._blocks(total, memory):
                 groups.append((rows, block @ self._columns))
-        count = groups[0][1].shape[0]
+        count = groups[0][1].shape[0] if groups else 1
         values = np.empty((count, len(total), self._columns.shape[1]), dtype=self.precision)
         for rows, block in groups:
             values[:, rows] = block
@@ -142,11 +145,11 @@ class Solution:
         new = self._new(X)
         result = np.empty(len(new), dtype=self.precision)
         with scope(self.precision):
-            kernel = jnp.asarray(self.kernel)
+            identity = jnp.eye(len(self.X), dtype=self.precision)
+            inverse = linalg.solve_psd(jnp.asarray(self.kernel), self.limit.shrinkage, identity).x
             for rows, block in self._blocks(new, memory):
                 cross = jnp.asarray(block[0])
-                solved = linalg.solve_psd(kernel, self.limit.shrinkage, cross.T).x
-                explained = np.asarray(jnp.sum(cross * solved.T, axis=1))
+                explained = np.asarray(jnp.sum(cross * jnp.matmul(cross, inverse, precision="highest"), axis=1))
                 result[rows] = (self._extension.own(new[rows]) - explained) / self.limit.decays[-1]
         return np.maximum(result, 0.0)
 
@@ -194,10 +197,12 @@ class Solution:
         return values if self.y.ndim == 2 else values[:, 0]
 
     def _new(self, X: Any) -> np.ndarray:
-        return checks.inputs("X", X, ndim=self.limit.network.input_ndim, like=self.X)
+        return checks.inputs("X", X, ndim=self.limit.network.input_ndim, like=self.X, empty=True)
 
     def _blocks(self, new: np.ndarray, limit: float | None) -> Any:
         budget = memory.budget(limit)
+        if len(new) == 0:
+            return
         size = memory.rows_per_batch(self._extension.bytes_per_point(), budget, len(new))
         for rows in spans(len(new), size):
             yield rows, self._extension.blocks(new[rows])

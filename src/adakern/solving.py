@@ -62,6 +62,8 @@ def solve(
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
     seed = checks.integer("seed", seed, least=0)
+    if seed >= 2**63:
+        raise ValueError(f"seed must be below 2**63, but it is {seed}")
     options = {"particles": particles, "tolerance": tolerance, "steps": steps}
     columns = targets if targets.ndim == 2 else targets[:, None]
     start = time.perf_counter()
@@ -82,9 +84,9 @@ _scope = precision.scope  # `solve` has an argument of the module's name
 def _run(
     limit: Limit, X: np.ndarray, y: np.ndarray, seed: int, dtype: str, options: dict[str, Any], progress: Progress
 ) -> Answer:
+    if isinstance(limit, ANBK) and limit.loss != "squared":
+        raise NotImplementedError(f"ANBK is solved for the squared loss only so far, not for {limit.loss!r}")
     if isinstance(limit, ANBK) and limit.richness > 0:
-        if limit.loss != "squared":
-            raise NotImplementedError(f"ANBK is solved for the squared loss only so far, not for {limit.loss!r}")
         defaults = {"particles": max(2048, 4 * len(X)), "tolerance": 0.02, "steps": 5000}
         chosen = {name: defaults[name] if value is None else value for name, value in options.items()}
         return particle_solver.solve(
@@ -120,8 +122,9 @@ def _judge(limit: Limit, answer: Answer, residual: float, dtype: str) -> Answer:
             status = f"the saddle equations hold to {residual:.2g} only; give more particles or a smaller tolerance"
             return replace(answer, converged=False, status=status)
         return answer
-    if residual > _CLOSED_TOLERANCE[dtype]:
-        status = f"the equations hold to {residual:.2g} only; use precision='float64', a smaller beta or a larger ridge"
+    if answer.converged and residual > _CLOSED_TOLERANCE[dtype]:
+        advice = "use precision='float64'" if dtype == "float32" else "rescale X to order one"
+        status = f"the equations hold to {residual:.2g} only; {advice}, a smaller beta or a larger ridge"
         return replace(answer, converged=False, status=status)
     return answer
 
@@ -129,6 +132,8 @@ def _judge(limit: Limit, answer: Answer, residual: float, dtype: str) -> Answer:
 def _solution(
     limit: Limit, X: np.ndarray, y: np.ndarray, answer: Answer, residual: float, stats: dict[str, Any]
 ) -> Solution:
+    dtype = answer.kernel.dtype
+
     def like_y(values: np.ndarray) -> np.ndarray:
         return values if y.ndim == 2 else values[:, 0]
 
@@ -138,12 +143,12 @@ def _solution(
         y=y.copy(),
         kernels=answer.kernels,
         kernel=answer.kernel,
-        kernel_errors=answer.kernel_errors,
+        kernel_errors=tuple(error.astype(dtype, copy=False) for error in answer.kernel_errors),
         gradient_kernels=answer.gradient_kernels,
         duals=answer.duals,
         coefficients=like_y(answer.coefficients),
         fitted=like_y(answer.fitted),
-        errors=like_y(answer.errors),
+        errors=like_y(answer.errors).astype(dtype, copy=False),
         draws=answer.draws,
         residual=residual,
         certificate=None,

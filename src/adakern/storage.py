@@ -93,6 +93,7 @@ def limit_config(limit: Limit) -> dict[str, Any]:
     """A limit and its network as plain values."""
     network = limit.network.config()
     network["builtin"] = activations.is_builtin(limit.network.activation)
+    network["values"] = activations.fingerprint(limit.network.activation)
     return {"kind": limit.kind, "network": network, "numbers": limit.config()}
 
 
@@ -100,13 +101,17 @@ def limit_from_config(config: dict[str, Any], activation: Any = None) -> Limit:
     """The limit that `limit_config` described."""
     network = config["network"]
     if not network["builtin"] and activation is None:
-        raise ValueError(
+        raise FileFormatError(
             f"the network's activation {network['activation']!r} is a function of its author's, and files hold no code; "
             "pass it with load(path, activation=...)"
         )
     kinds: dict[str, Any] = {kind.kind: kind for kind in limits.ALL}
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in config["numbers"].items()}
     built = networks.from_config(network, None if network["builtin"] else activation)
+    if not np.allclose(activations.fingerprint(built.activation), network["values"], rtol=1e-4, atol=1e-6):
+        raise FileFormatError(
+            f"the activation given is not the one that the file was made with ({network['activation']!r}): their values differ"
+        )
     return kinds[config["kind"]](built, **numbers)
 
 

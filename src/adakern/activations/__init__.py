@@ -45,9 +45,13 @@ def get(activation: str | Activation | Callable[[Any], Any]) -> Activation:
         raise TypeError(
             f"activation must be one of {', '.join(map(repr, NAMES))} or a callable, but it is {activation!r}"
         )
+    try:
+        hash(activation)
+    except TypeError as error:
+        raise TypeError(f"activation must be hashable, but {activation!r} is not; give its class a __hash__") from error
     wrapped = Numeric(activation, getattr(activation, "__name__", "custom"))
     _try_out(wrapped)
-    return wrapped
+    return Numeric(activation, wrapped.name, _degree(wrapped))
 
 
 def is_builtin(activation: Activation) -> bool:
@@ -73,6 +77,25 @@ def _try_out(activation: Activation) -> None:
         raise ValueError(f"activation must be elementwise, but {activation.name!r} mixes its inputs")
 
 
+def _degree(activation: Activation) -> int | None:
+    """The homogeneity degree that a function shows at a few points over many scales, or None."""
+    points = np.asarray([-2.0, -1.0, -0.3, 0.4, 1.0, 2.5], dtype=np.float32)
+    with np.errstate(all="ignore"):
+        base = np.asarray(activation(jnp.asarray(points)), dtype=np.float64)
+        for degree in (0, 1, 2, 3):
+            scaled = [np.asarray(activation(jnp.asarray(c * points)), dtype=np.float64) for c in (1e-3, 8.0, 1e4)]
+            wanted = [c**degree * base for c in (1e-3, 8.0, 1e4)]
+            if all(np.allclose(a, b, rtol=1e-5, atol=0) for a, b in zip(scaled, wanted, strict=True)):
+                return degree
+    return None
+
+
+def fingerprint(activation: Activation) -> list[float]:
+    """The activation's values at a few points, by which a file recognises a function that it cannot hold."""
+    points = jnp.asarray([-3.0, -1.0, -0.1, 0.2, 1.5, 4.0], dtype=jnp.float32)
+    return [float(value) for value in activation(points)]
+
+
 __all__ = [
     "GELU",
     "NAMES",
@@ -87,6 +110,7 @@ __all__ = [
     "ReLU",
     "SeriesRule",
     "Sine",
+    "fingerprint",
     "get",
     "is_builtin",
 ]

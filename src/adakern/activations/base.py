@@ -16,9 +16,11 @@ from adakern.quadrature import shifted_mean
 class MomentRule(ABC):
     r"""A way to compute $E[\varphi\varphi]$ and $E[\varphi'\varphi']$ for blocks of pairs of points.
 
-    Hashable, so that a jitted recursion can be specialised to it. `rows` and `columns` are the variances of the two sets of
+    `resolved` says whether it reached the accuracy asked of it. Hashable, so that a jitted recursion can be specialised to it. `rows` and `columns` are the variances of the two sets of
     points, `block` their covariances.
     """
+
+    resolved: bool = True
 
     @abstractmethod
     def values(

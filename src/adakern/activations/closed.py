@@ -140,7 +140,10 @@ class GELU(ClosedForm):
 
     def moment(self, a: Array, b: Array, c: Array) -> Array:
         root = jnp.sqrt(_determinant(a, b, c))
-        return c * _both_below(c, root) + (a * b + c * c * (1 - a * b) / ((1 + a) * (1 + b))) / (2 * jnp.pi * root)
+        # ab + c²(1-ab)/((1+a)(1+b)), regrouped so that no product of four variances is formed
+        first, second = c / (1 + a), c / (1 + b)
+        bracket = a * (b / root) + first * (second / root) - a * first * (b * second / root)
+        return c * _both_below(c, root) + bracket / (2 * jnp.pi)
 
     def slope_moment(self, a: Array, b: Array, c: Array) -> Array:
         d = _determinant(a, b, c)

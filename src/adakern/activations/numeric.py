@@ -17,6 +17,7 @@ from adakern.precision import scope
 
 # Agreement asked of a rule before it is used, relative to E[φ²]; well inside what the answer is good for.
 _TOLERANCE = {"float64": 1e-12, "float32": 2e-6}
+_ACCEPTABLE = 1e-6  # agreement of the two finest levels at which their result still counts as good
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class PolarRule(MomentRule):
 
     activation: Numeric
     level: int
+    resolved: bool = True
 
     def values(self, rows: Array, columns: Array, block: Array) -> Array:
         return self._moment(self.activation, rows, columns, block)
@@ -77,7 +79,7 @@ class Numeric(Activation):
     r"""Any elementwise, jax-differentiable function; moments by quadrature.
 
     Smooth functions, and functions with a kink at the origin, reach 1e-12. Kinks elsewhere (a hard tanh) limit the accuracy
-    that quadrature can reach; the rule then settles at its finest level.
+    that quadrature can reach; the rule then settles at its finest level and says whether that resolved it.
 
     Attributes:
         function: maps an array to an array of the same shape.
@@ -98,16 +100,19 @@ class Numeric(Activation):
             return self._choose(jnp.asarray(_probe(np.asarray(variances, dtype=np.float64))), tolerance)
 
     def _choose(self, probe: Array, tolerance: float) -> MomentRule:
+        if self.degree is None and float(jnp.max(probe)) > quadrature.STEEPEST**2:
+            return PolarRule(self, len(quadrature.LEVELS) - 1, False)
         for terms in quadrature.TERMS:
             if float(_series_tail(self, terms, probe)) <= tolerance:
                 return SeriesRule(self, terms)
-        previous = _polar_probe(self, 0, probe)
+        previous, settled = _polar_probe(self, 0, probe), np.inf
         for level in range(1, len(quadrature.LEVELS)):
             current = _polar_probe(self, level, probe)
             if float(jnp.max(jnp.abs(current - previous))) <= tolerance:
                 return PolarRule(self, level)
+            settled = float(jnp.max(jnp.abs(current - previous)))
             previous = current
-        return PolarRule(self, len(quadrature.LEVELS) - 1)
+        return PolarRule(self, len(quadrature.LEVELS) - 1, settled <= _ACCEPTABLE)
 
 
 def _probe(variances: np.ndarray, most: int = 6) -> np.ndarray:

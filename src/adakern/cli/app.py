@@ -10,6 +10,7 @@ import typer
 from adakern._version import __version__
 from adakern.cli import bench, demo, fit, info, predict
 from adakern.cli.failures import FAILED, INTERRUPTED, one_line
+from adakern.cli.output import print_json
 
 # Command-line mistakes; some versions of typer carry their own copy of click, so it is found through what both export.
 _Misuse: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -51,6 +52,9 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(error.format_message())
             sys.exit(0)
-        typer.echo(f"adakern: {' '.join(error.format_message().split())} (see adakern --help)", err=True)
+        message = f"{' '.join(error.format_message().split())} (see adakern --help)"
+        typer.echo(f"adakern: {message}", err=True)
+        if "--json" in sys.argv:
+            print_json({"error": message})
         sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)

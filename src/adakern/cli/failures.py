@@ -14,7 +14,7 @@ from adakern.errors import AdakernError
 FAILED = 2
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 
-_EXPECTED = (ValueError, TypeError, NotImplementedError, OSError, AdakernError)
+_EXPECTED = (ValueError, TypeError, NotImplementedError, OSError, MemoryError, AdakernError)
 
 
 def one_line(command: Callable[..., None]) -> Callable[..., None]:

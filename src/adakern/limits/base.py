@@ -6,6 +6,7 @@ audit any answer by them; it does not know how an answer is found.
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -89,5 +90,6 @@ def check_network(network: Any) -> None:
 
 def frozen_decay(decay: Any, network: Network) -> float | tuple[float, ...]:
     """The decay as the user gave it, checked: a float, or a tuple of L+1 floats."""
+    single = isinstance(decay, numbers.Real) or getattr(decay, "ndim", None) == 0
     values = checks.decays("decay", decay, network.depth + 1)
-    return values if isinstance(decay, (tuple, list, np.ndarray)) and np.ndim(decay) else values[0]
+    return values[0] if single else values

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import checks, inputs, quadrature
+from adakern import checks, inputs, linalg, quadrature
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.networks import Network
 
 _polar = jax.jit(quadrature.polar, static_argnums=(0, 1))
 _SAFE_LEVEL = 3  # of polar quadrature, for standard deviations up to one
-_STEEPEST = 32.0  # standard deviation of the fields beyond which no level resolves a sigmoid
 _AUDIT_PAIRS = 24  # entries per layer that the audit recomputes by quadrature
 
 
@@ -37,18 +36,21 @@ class LazyLimit(Limit):
     def residual(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> float:
         r"""The largest relative violation of the limit's equations:
 
-        * readout: $f=k\alpha$ and $y-f=\text{shrinkage}\,\alpha$ (without shrinkage $k(y-f)=0$: a singular kernel fits only what lies in its range);
+        * readout: $f=k\alpha$ and $y-f=\text{shrinkage}\,\alpha$, as backward errors, i.e. relative to $|k||\alpha|+|y|$ (where the shrinkage is nothing beside
+          rounding, $k(y-f)=0$: a singular kernel fits only what lies in its range);
         * errors: $\Delta=y-f$;
         * recursion: $\Phi^\ell$ from $\Phi^{\ell-1}$, and the predictor's kernel $k$ ($\Phi^L$ or $K$) from all of them, at a fixed choice of entries, each by
           polar quadrature: code that the solver's closed forms do not share. What the quadrature itself is uncertain by is not held against the answer.
         """
         scale = float(np.linalg.norm(y)) or 1.0
+        size = float(np.linalg.norm(answer.kernel)) or 1.0
+        backward = scale + size * float(np.linalg.norm(answer.coefficients))
         readout = y - answer.fitted - self.shrinkage * answer.coefficients
-        if self.shrinkage == 0.0:
-            readout = answer.kernel @ readout / (float(np.linalg.norm(answer.kernel)) or 1.0)
+        if self.shrinkage <= linalg.eigenvalue_floor(size, len(y), answer.kernel.dtype):
+            readout = answer.kernel @ readout / size
         return max(
-            float(np.linalg.norm(readout)) / scale,
-            float(np.linalg.norm(answer.fitted - answer.kernel @ answer.coefficients)) / scale,
+            float(np.linalg.norm(readout)) / backward,
+            float(np.linalg.norm(answer.fitted - answer.kernel @ answer.coefficients)) / backward,
             float(np.linalg.norm(answer.errors - (y - answer.fitted))) / scale,
             self._recursion_error(X, answer),
         )
@@ -87,7 +89,7 @@ def _moment(
     fine = np.asarray(_polar(function, level, *arrays))
     if level <= _SAFE_LEVEL:  # resolved to rounding error
         return fine, np.zeros_like(fine)
-    if spread > _STEEPEST:  # a sigmoid's step falls between the nodes of every level
+    if spread > quadrature.STEEPEST:  # a sigmoid's step falls between the nodes of every level
         return fine, np.full_like(fine, np.inf)
     return fine, np.abs(fine - np.asarray(_polar(function, level - 1, *arrays)))
 

@@ -26,6 +26,13 @@ def solve(limit: LazyLimit, X: np.ndarray, y: np.ndarray, *, precision: str, pro
     coefficients = np.asarray(solved.x)
     fitted = np.asarray(jnp.matmul(jnp.asarray(kernel), solved.x, precision="highest"))
     stats: dict[str, Any] = {"solver": "closed", "linear_system": solved.report}
+    blurred = [layer for layer, rule in enumerate(variances.rules, start=1) if not rule.resolved]
+    status = "closed form"
+    if blurred:
+        status = (
+            f"quadrature cannot resolve the activation {network.activation.name!r} at the size of layer {blurred[0]}'s fields; "
+            "rescale X to order one, or use a smooth activation"
+        )
     zero = np.zeros((points, points), dtype=precision)
     return Answer(
         kernels=kernels,
@@ -35,7 +42,8 @@ def solve(limit: LazyLimit, X: np.ndarray, y: np.ndarray, *, precision: str, pro
         errors=y - fitted,
         kernel_errors=(zero,) * network.depth,
         gradient_kernels=gradients,
-        status="closed form",
+        converged=not blurred,
+        status=status,
         stats=stats,
     )
 
