@@ -104,3 +104,18 @@ def read(path: str) -> dict[str, np.ndarray]:
     with open(path, encoding="utf-8", newline="") as stream:
         header, *rows = csv.reader(stream)
     return dict(zip(header, np.array(rows, dtype=float).T, strict=True))
+
+
+def test_columns_are_found_by_name(tmp_path, monkeypatch, adakern_json):
+    """A table with its columns in another order, and a feature that is called y."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 12))
+    z = np.sign(x)
+    for name, columns in {"fit": {"x": x, "y": y, "z": z}, "new": {"y": y, "other": z, "x": x}}.items():
+        table = np.column_stack(list(columns.values()))
+        np.savetxt(f"{name}.csv", table, delimiter=",", header=",".join(columns), comments="", fmt="%.17g")
+    adakern_json("fit fit.csv --target z --limit nngpk --out run.safetensors")
+    for name in ("fit", "new"):
+        adakern_json(f"predict run.safetensors {name}.csv --out f_{name}.csv")
+    assert (tmp_path / "f_fit.csv").read_text() == (tmp_path / "f_new.csv").read_text()

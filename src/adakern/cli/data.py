@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from adakern.solution import Solution
 
 _USUAL = ("y", "target")  # columns that are targets without being named
 
@@ -27,12 +30,26 @@ def training(path: Path, target: list[str] | None) -> tuple[np.ndarray, np.ndarr
     return X, y
 
 
-def new(path: Path, target: list[str] | None, features: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Inputs, and targets if there are any; words are no targets to compare with."""
+def columns(path: Path, target: list[str] | None) -> dict[str, list[str]]:
+    """The names of a table's columns, for the solution to remember; none where the file has none."""
+    from adakern.datasets.tables import column_names
+
+    names = column_names(path, _chosen(target))
+    return {} if names is None else {"features": names[0], "targets": names[1]}
+
+
+def new(path: Path, target: list[str] | None, solution: Solution) -> tuple[np.ndarray, np.ndarray | None]:
+    """Inputs in the order of the solution's columns, and targets if there are any; words are no targets to compare with."""
     from adakern.datasets import load_table
 
-    chosen = _chosen(target)
-    X, y = load_table(path, target=False if chosen is None and not _has_targets(path) else chosen)
+    chosen, features = _chosen(target), solution.X[0].size
+    named = solution.stats.get("columns")
+    if named and path.suffix.lower() == ".csv":
+        known = [name for name in named["targets"] if _has(path, [name])]
+        fallback = _chosen(known) if len(known) == len(named["targets"]) else None
+        X, y = load_table(path, target=chosen or fallback, features=named["features"])
+    else:
+        X, y = load_table(path, target=False if chosen is None and not _has(path, _USUAL) else chosen)
     if X[0].size != features:
         hint = "" if target else "; name the columns that are targets with --target"
         raise ValueError(f"{path} must have the solution's {features} features, but it has {X[0].size}{hint}")
@@ -45,8 +62,8 @@ def _chosen(target: list[str] | None) -> str | list[str] | None:
     return target[0] if len(target) == 1 else target
 
 
-def _has_targets(path: Path) -> bool:
-    """Whether `load_table` would find targets by itself; what is wrong with the file is its to say."""
+def _has(path: Path, names: Iterable[str]) -> bool:
+    """Whether a table has a column of one of these names; what is wrong with the file is for `load_table` to say."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return True
     try:
@@ -54,4 +71,4 @@ def _has_targets(path: Path) -> bool:
             header = next(csv.reader(stream), [])
     except (csv.Error, UnicodeDecodeError):
         return True
-    return any(name.strip() in _USUAL for name in header)
+    return any(name.strip() in names for name in header)

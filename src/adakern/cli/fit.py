@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,6 +88,9 @@ def run(
         if not keep:
             raise ConvergenceError(f"{message}; nothing was saved (--keep saves it as it is)")
         warn(message)
+    names = data.columns(file, target)
+    if names:
+        solution = replace(solution, stats={**solution.stats, "columns": names})
     solution.save(out)
     facts = describe(solution, out)
     if as_json:

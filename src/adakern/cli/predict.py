@@ -35,7 +35,7 @@ def run(
         raise ValueError(f"--out must name a .csv or a .npz file, but it is {str(out)!r}")
     check_target(out, solution, file)
     solved = load(solution)
-    X, y = data.new(file, target, solved.X[0].size)
+    X, y = data.new(file, target, solved)
     columns: dict[str, np.ndarray] = {}
     if std:
         columns["f"], columns["std"] = solved.predict(X, return_std=True)

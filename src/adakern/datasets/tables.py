@@ -21,7 +21,9 @@ _TARGET_NAMES = ("y", "target")
 Target = str | Sequence[str] | bool | None
 
 
-def load_table(path: str | os.PathLike[str], *, target: Target = None) -> tuple[np.ndarray, np.ndarray | None]:
+def load_table(
+    path: str | os.PathLike[str], *, target: Target = None, features: Sequence[str] | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Read inputs X and targets y from the user's own file.
 
     Args:
@@ -30,6 +32,8 @@ def load_table(path: str | os.PathLike[str], *, target: Target = None) -> tuple[
         target: what the targets are called. In a `.csv` file the name of a column, or a list of names; by default
             the column `y` or `target`. In a `.npz` file the name of the array, by default `y`, if there is one.
             False: there are none to read (a column or array `y` or `target` is left out).
+        features: `.csv` only: the columns that make X, in this order; by default all but the targets. Columns that are neither are left out, and without
+            a `target` a column `y` or `target` that is no feature is the target, if there is one.
 
     Returns:
         `(X, y)`: X float64; y float64 `(points,)`, or `(points, outputs)` for a list of columns; an array of str
@@ -45,7 +49,7 @@ def load_table(path: str | os.PathLike[str], *, target: Target = None) -> tuple[
     if not file.is_file():
         raise ValueError(f"path must name a file, but {str(file)!r} is none")
     _check_target(target)
-    return _load_npz(file, target) if file.suffix.lower() == ".npz" else _load_csv(file, target)
+    return _load_npz(file, target) if file.suffix.lower() == ".npz" else _load_csv(file, target, features)
 
 
 def _check_target(target: Target) -> None:
@@ -88,13 +92,37 @@ def _read_npz(file: Path) -> dict[str, np.ndarray]:
     raise FileFormatError(f"{file} is no .npz file: it holds a single array, as a .npy file does")
 
 
-def _load_csv(file: Path, target: Target) -> tuple[np.ndarray, np.ndarray | None]:
-    header, rows, lines = _read_csv(file)
+def column_names(path: str | os.PathLike[str], target: Target = None) -> tuple[list[str], list[str]] | None:
+    """Names of the feature and the target columns that `load_table` reads from a `.csv` file; None for other files."""
+    file = Path(path)
+    if file.suffix.lower() != ".csv":
+        return None
+    header, _, _ = _read_csv(file)
     chosen, dropped = _target_columns(file, header, target)
-    features = [i for i in range(len(header)) if i not in chosen and i not in dropped]
-    if not features:
+    names = [name for i, name in enumerate(header) if i not in chosen and i not in dropped]
+    return names, [header[i] for i in chosen]
+
+
+def _load_csv(
+    file: Path, target: Target, features: Sequence[str] | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    header, rows, lines = _read_csv(file)
+    if features is None:
+        chosen, dropped = _target_columns(file, header, target)
+        columns = [i for i in range(len(header)) if i not in chosen and i not in dropped]
+    else:
+        missing = [name for name in features if name not in header]
+        if missing:
+            raise ValueError(
+                f"{file} must have the feature columns {_listing(features)}, but it lacks {_listing(missing)}"
+            )
+        columns = [header.index(name) for name in features]
+        usual = [name for name in _TARGET_NAMES if name in header and name not in features]
+        default: Target = usual[0] if len(usual) == 1 else False
+        chosen, _ = _target_columns(file, header, default if target is None else target)
+    if not columns:
         raise ValueError(f"{file} must have at least one column besides the targets, but it has {_listing(header)}")
-    X = _numbers(file, header, rows, lines, features)
+    X = _numbers(file, header, rows, lines, columns)
     if not chosen:
         return X, None
     y = _targets(file, header, rows, lines, chosen)
