@@ -123,7 +123,7 @@ def _judge(limit: Limit, answer: Answer, residual: float, dtype: str) -> Answer:
             return replace(answer, converged=False, status=status)
         return answer
     if answer.converged and residual > _CLOSED_TOLERANCE[dtype]:
-        advice = "use precision='float64'" if dtype == "float32" else "rescale X to order one"
+        advice = "use precision='float64'" if dtype == "float32" else "use inputs of order one"
         status = f"the equations hold to {residual:.2g} only; {advice}, a smaller beta or a larger ridge"
         return replace(answer, converged=False, status=status)
     return answer
