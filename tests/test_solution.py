@@ -186,7 +186,6 @@ def test_a_sampled_solution_has_errors(data, adaptive):
     [
         (np.zeros((3, 4)), ValueError, r"X must have points of shape \(5,\) like the training inputs"),
         (np.zeros(5), ValueError, r"X must be 2-D \(points, features\)"),
-        (np.zeros((0, 5)), ValueError, "X must have at least one point"),
         (np.full((1, 5), np.nan), ValueError, "X must be finite, but it contains NaN"),
         ([["a"] * 5], TypeError, "X must hold real numbers, but it holds strings"),
     ],

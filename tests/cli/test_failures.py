@@ -40,7 +40,7 @@ PREDICT_FAILURES = {
     "missing.safetensors test.csv --out p.csv": "there is no file missing.safetensors",
     "corrupt.safetensors test.csv --out p.csv": "is not a whole safetensors file",
     "run.safetensors missing.csv --out p.csv": "there is no 'missing.csv'",
-    "run.safetensors wide.csv --out p.csv": "must have the solution's 3 features, but it has 4; .*--target",
+    "run.safetensors other.csv --out p.csv": "must have the feature columns 'a', 'b', 'c', but it lacks 'c'",
     "run.safetensors two.npz --out p.csv": "must have the solution's 1 outputs as targets, but it has 2",
     "run.safetensors test.csv --out p.txt": r"--out must name a \.csv or a \.npz file",
     "run.safetensors test.csv --out folder.csv": "folder.csv is a folder",
@@ -55,7 +55,7 @@ def trouble(problem):
     (folder / "train.txt").write_text("a,y\n1,2\n")
     (folder / "nan.csv").write_text("a,y\n1,2\nnan,3\n")
     (folder / "words.csv").write_text("a,y\n1,cat\n2,dog\n")
-    (folder / "wide.csv").write_text("a,b,c,label\n1,2,3,4\n")
+    (folder / "other.csv").write_text("a,b,d,label\n1,2,3,4\n")
     (folder / "corrupt.safetensors").write_bytes(b"no tensors here")
     np.savez(folder / "bare.npz", X=problem.X)
     np.savez(folder / "two.npz", X=problem.X_new, y=np.ones((5, 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -57,4 +58,10 @@ def main() -> None:
         if "--json" in sys.argv:
             print_json({"error": message})
         sys.exit(FAILED)
+    if (
+        code == INTERRUPTED
+    ):  # work may still be under way in the compiled code's threads, and must not outlive its interpreter
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
