@@ -15,7 +15,7 @@ ROOT = Path(adakern.__file__).parent
 ORDER = (
     ("errors", "_version", "floors"),
     ("checks",),
-    ("precision", "memory", "progress"),
+    ("precision", "memory", "progress", "files", "averages"),
     ("quadrature",),
     ("activations.*",),
     ("losses",),
@@ -24,10 +24,12 @@ ORDER = (
     ("inputs",),
     ("recursion",),
     ("limits.*",),
+    ("renormalization",),
     ("extension",),
     ("solvers.*",),
     ("storage",),
     ("solution",),
+    ("loading",),
     ("solving",),
     ("metrics",),
     ("estimators",),
@@ -40,7 +42,10 @@ BESIDE = {
     "finite.*": (*(name for group in ORDER[:7] for name in group),),
 }
 # Who may import them.
-READERS = {"datasets.*": ("estimators", "plot", "benchmarks", "cli.*"), "finite.*": ("plot", "benchmarks", "cli.*")}
+READERS = {
+    "datasets.*": ("estimators", "plot", "benchmarks", "cli.*"),
+    "finite.*": ("loading", "plot", "benchmarks", "cli.*"),
+}
 
 WHOLE = ("plot", "benchmarks", "cli.*")  # may `import adakern` itself, as a user does
 

@@ -9,14 +9,15 @@ Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK
     (600,)
 """
 
-from adakern import activations, datasets, losses
+from adakern import activations, datasets, finite, losses
 from adakern._version import __version__
 from adakern.errors import AdakernError, ConvergenceError, FileFormatError, TooLargeError
 from adakern.estimators import AdaptiveKernelClassifier, AdaptiveKernelRegressor
 from adakern.limits import ANBK, NNGP, NNGPK, NTK, Limit
+from adakern.loading import load
 from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
-from adakern.solution import Solution, load
+from adakern.solution import Solution
 from adakern.solving import solve
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "activations",
     "alignment",
     "datasets",
+    "finite",
     "load",
     "losses",
     "mean_squared_error",

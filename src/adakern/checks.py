@@ -106,6 +106,13 @@ def integer(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def seed(name: str, value: Any) -> int:
+    result = integer(name, value, least=0)
+    if result >= 2**63:
+        raise ValueError(f"{name} must be below 2**63, but it is {result}")
+    return result
+
+
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     listing = ", ".join(repr(item) for item in allowed)
     if not isinstance(value, str):
@@ -115,18 +122,19 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     return value
 
 
-def decays(name: str, value: Any, layers: int) -> tuple[float, ...]:
-    """One positive precision per weight layer ℓ = 0..L, from a number or a sequence of L+1 numbers."""
+def decays(name: str, value: Any, layers: int, zero: bool = False) -> tuple[float, ...]:
+    """One positive (or, if `zero`, non-negative) number per weight layer ℓ = 0..L, from a number or a sequence of L+1 numbers."""
+    check = nonnegative if zero else positive
     if hasattr(value, "__array__"):
         value = as_array(name, value).tolist()
     if isinstance(value, (set, frozenset, Mapping)):
         raise TypeError(f"{name} must be one number or a sequence of {layers}, in order, but it is {value!r}")
     if isinstance(value, Iterable) and not isinstance(value, str):
-        values = tuple(positive(f"{name}[{i}]", item) for i, item in enumerate(value))
+        values = tuple(check(f"{name}[{i}]", item) for i, item in enumerate(value))
         if len(values) != layers:
             raise ValueError(
                 f"{name} must be one number or {layers} of them (one per weight layer, depth + 1), "
                 f"but it has {len(values)}"
             )
         return values
-    return (positive(name, value),) * layers
+    return (check(name, value),) * layers

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from adakern import activations, checks
 from adakern.activations import Activation
+from adakern.errors import FileFormatError
 
 Pair = tuple[int, int]
 
@@ -163,6 +166,31 @@ def from_config(config: dict[str, Any], activation: str | Activation | Callable[
         window, stride = (tuple(tuple(pair) for pair in config[key]) for key in ("window", "stride"))
         return CNN(config["depth"], window, stride, chosen)
     raise ValueError(f"network kind must be 'MLP' or 'CNN', but it is {config['kind']!r}")
+
+
+def describe(network: Network) -> dict[str, Any]:
+    """The description with what is needed to recognise an activation that has no name, for a file's header."""
+    activation = network.activation
+    return {
+        **network.config(),
+        "builtin": activations.is_builtin(activation),
+        "values": activations.fingerprint(activation),
+    }
+
+
+def recognise(config: dict[str, Any], activation: Any = None) -> Network:
+    """The network that `describe` wrote; one whose activation is a function of its author's needs that function again."""
+    if not config["builtin"] and activation is None:
+        raise FileFormatError(
+            f"the network's activation {config['activation']!r} is a function of its author's, and files hold no code; "
+            "pass it with load(path, activation=...)"
+        )
+    built = from_config(config, None if config["builtin"] else activation)
+    if not np.allclose(activations.fingerprint(built.activation), config["values"], rtol=1e-4, atol=1e-6):
+        raise FileFormatError(
+            f"the activation given is not the one that the file was made with ({config['activation']!r}): their values differ"
+        )
+    return built
 
 
 def _pair(name: str, value: Any) -> Pair:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from adakern import checks, inputs, linalg, memory, storage
+from adakern import checks, files, inputs, linalg, memory, storage
 from adakern.extension import Extension, GaussianExtension, ParticleExtension
 from adakern.limits import ANBK, NNGP, Limit
 from adakern.precision import scope
@@ -175,7 +175,7 @@ class Solution:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the solution to a safetensors file; `adakern.load` reads it back."""
-        storage.write(path, *_pack(self))
+        files.write(path, storage.FORMAT, *_pack(self))
 
     def _fields(self, layer: int) -> np.ndarray:
         """Fields of the drawn neurons at the distinct training points."""
@@ -246,8 +246,8 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Solution:
         path: the file.
         activation: the callable of a network whose activation has no name of its own; files hold no code.
     """
-    arrays, header = storage.read(path)
-    with storage.complaints(path):
+    arrays, header = files.read(path, storage.FORMAT)
+    with files.complaints(path):
         fields: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
         fields["limit"] = storage.limit_from_config(header["limit"], activation)
         for name, length in header["stacks"].items():

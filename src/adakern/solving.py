@@ -61,9 +61,7 @@ def solve(
     inputs = checks.inputs("X", X, ndim=limit.network.input_ndim)
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
-    seed = checks.integer("seed", seed, least=0)
-    if seed >= 2**63:
-        raise ValueError(f"seed must be below 2**63, but it is {seed}")
+    seed = checks.seed("seed", seed)
     options = {"particles": particles, "tolerance": tolerance, "steps": steps}
     columns = targets if targets.ndim == 2 else targets[:, None]
     start = time.perf_counter()

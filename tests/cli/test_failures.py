@@ -127,7 +127,7 @@ def test_interruption_exits_130_and_leaves_nothing(problem, adakern, monkeypatch
     def interrupt(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    target = "adakern.solving.solve" if moment == "solving" else "adakern.storage.save_file"
+    target = "adakern.solving.solve" if moment == "solving" else "adakern.files.save_file"
     monkeypatch.setattr(target, interrupt)
     before = contents(problem.folder)
     result = adakern("fit train.csv --limit ntk --out run.safetensors --json")

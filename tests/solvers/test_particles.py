@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, optimize, stats
 
 import adakern as ak
-from adakern.solvers import averages
+from adakern import averages
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

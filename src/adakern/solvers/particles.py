@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from adakern import inputs, linalg, memory
+from adakern import averages, inputs, linalg, memory
 from adakern.activations import Activation
 from adakern.limits.anbk import ANBK, readout
 from adakern.limits.base import Answer
 from adakern.progress import Progress
-from adakern.solvers import averages, dynamics
+from adakern.solvers import dynamics
 from adakern.solvers.dynamics import Batch, Data, State
 
 GROUPS = 8  # snapshots that are kept for predictions, densities and their errors
