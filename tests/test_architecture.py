@@ -33,7 +33,7 @@ ORDER = (
     ("solving",),
     ("metrics",),
     ("estimators",),
-    ("plot", "benchmarks"),
+    ("plot", "benchmarks.*"),
     ("cli.*",),
 )
 # Beside the order: what these packages may import apart from themselves.
@@ -43,11 +43,11 @@ BESIDE = {
 }
 # Who may import them.
 READERS = {
-    "datasets.*": ("estimators", "plot", "benchmarks", "cli.*"),
-    "finite.*": ("loading", "plot", "benchmarks", "cli.*"),
+    "datasets.*": ("estimators", "plot", "benchmarks.*", "cli.*"),
+    "finite.*": ("loading", "plot", "benchmarks.*", "cli.*"),
 }
 
-WHOLE = ("plot", "benchmarks", "cli.*")  # may `import adakern` itself, as a user does
+WHOLE = ("plot", "benchmarks.*", "cli.*")  # may `import adakern` itself, as a user does
 
 FORBIDDEN = ("jax.core", "jax._src", "tensorflow", "neural_tangents", "jaxopt")
 UNPICKLES = ("datasets.batches",)  # the official CIFAR-10 files are pickles

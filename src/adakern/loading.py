@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from adakern import files, solution, storage
-from adakern.finite import run
+from adakern.finite import storing
 from adakern.finite.run import Run
 from adakern.solution import Solution
 
@@ -18,5 +18,9 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Solution | Run
         path: the file.
         activation: the callable of a network whose activation has no name of its own; files hold no code.
     """
-    kind = files.kind(path, storage.FORMAT, run.FORMAT)
-    return run.load(path, activation=activation) if kind == run.FORMAT else solution.load(path, activation=activation)
+    kind = files.kind(path, storage.FORMAT, storing.FORMAT)
+    return (
+        storing.load(path, activation=activation)
+        if kind == storing.FORMAT
+        else solution.load(path, activation=activation)
+    )

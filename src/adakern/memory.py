@@ -32,13 +32,13 @@ def budget(value: Any) -> int:
     return DEFAULT_BUDGET if value is None else int(checks.positive("memory", value))
 
 
-def require(needed: int, what: str) -> None:
+def require(needed: int, what: str, advice: str = "fewer training points") -> None:
     """Refuse work whose results alone would not fit."""
     free = available()
     if needed > 0.9 * free:
         raise TooLargeError(
             f"{what} needs about {needed / GIB:.1f} GiB of memory, but only {free / GIB:.1f} GiB are free; "
-            "use fewer training points or precision='float32'"
+            f"use {advice} or precision='float32'"
         )
 
 

@@ -40,7 +40,7 @@ def test_demo_refuses_a_folder_and_an_unknown_kind_before_it_works(tmp_path, mon
 
 @pytest.mark.slow
 def test_bench_measures_every_row(tmp_path, monkeypatch, adakern):
-    from adakern import benchmarks
+    from adakern.benchmarks import lazy as benchmarks
 
     monkeypatch.chdir(tmp_path)
     real = benchmarks.cases

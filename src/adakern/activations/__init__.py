@@ -15,11 +15,16 @@ from adakern.activations.base import Activation, ClosedForm, ClosedRule, MomentR
 from adakern.activations.closed import GELU, Erf, Linear, ReLU, Sine
 from adakern.activations.numeric import Numeric, PolarRule, SeriesRule
 
+
+def _tanh(h: Any) -> Any:  # a plain function, which can be pickled: jnp.tanh cannot
+    return jnp.tanh(h)
+
+
 _REGISTRY: dict[str, Activation] = {
     "linear": Linear(),
     "relu": ReLU(),
     "erf": Erf(),
-    "tanh": Numeric(jnp.tanh, "tanh"),
+    "tanh": Numeric(_tanh, "tanh"),
     "gelu": GELU(),
     "sine": Sine(),
 }

@@ -25,7 +25,8 @@ def lazy(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time NNGP and NTK, and divide by the bare matrix products; measure the peak memory of each."""
-    from adakern import benchmarks
+    from adakern.benchmarks import lazy as benchmarks
+    from adakern.benchmarks import timing
 
     if markdown is not None:
         check_target(markdown)
@@ -40,7 +41,7 @@ def lazy(
         "peak_bytes": peak,
         "limit_bytes": benchmarks.MEMORY_LIMIT,
         "within_limit": peak <= benchmarks.MEMORY_LIMIT,
-        "machine": benchmarks.machine(),
+        "machine": timing.machine(),
     }
     if markdown is not None:
         with replacing(markdown) as temporary:

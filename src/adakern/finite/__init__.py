@@ -5,6 +5,7 @@ They share the network description, activations and losses with the theory, and 
 
 from adakern.finite.flow import gradient_flow
 from adakern.finite.langevin import langevin
-from adakern.finite.run import Run, Settings, load
+from adakern.finite.run import Run, Settings
+from adakern.finite.storing import load
 
 __all__ = ["Run", "Settings", "gradient_flow", "langevin", "load"]

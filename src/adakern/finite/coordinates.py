@@ -42,4 +42,4 @@ def of_rows(rows: np.ndarray) -> Coordinates:
         return Coordinates(size, None)
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     kept = values > size * np.finfo(rows.dtype).eps * values[0] if values[0] > 0 else np.arange(len(values)) < 1
-    return Coordinates(size, right[kept].T)
+    return Coordinates(size, np.ascontiguousarray(right[kept].T))  # as a file gives it back

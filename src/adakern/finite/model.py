@@ -47,10 +47,7 @@ class Model:
     windows: tuple[Pair, ...] = ()
     strides: tuple[Pair, ...] = ()
     matmul: str = "highest"
-
-    @property
-    def convolutional(self) -> bool:
-        return bool(self.windows) or any(grid != (1, 1) for grid in self.grids)
+    convolutional: bool = False
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -160,7 +157,18 @@ def build(network: Network, X: np.ndarray, loss: Loss, width: int, outputs: int,
         windows, strides = network.window[1:], network.stride[1:]
     else:
         grids, windows, strides = ((1, 1),) * network.depth, (), ()
-    return Model(network.activation, loss, network.depth, width, outputs, grids, windows, strides, matmul)
+    return Model(
+        network.activation,
+        loss,
+        network.depth,
+        width,
+        outputs,
+        grids,
+        windows,
+        strides,
+        matmul,
+        convolutional=isinstance(network, CNN),
+    )
 
 
 def rows_of(network: Network, X: np.ndarray) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -11,14 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from adakern import checks, files, losses, memory, networks
+from adakern import checks, losses, memory
 from adakern.averages import Stream
 from adakern.finite import measure, model
 from adakern.finite.coordinates import Coordinates
 from adakern.networks import Network
 from adakern.precision import scope
-
-FORMAT = "adakern-run"
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,7 @@ class Run:
         replica_losses: the same for each replica, (times, replicas).
         test_losses: the same at the test points, if `X_test` and `y_test` were given, else None. Langevin: mean over each batch after burn-in, at `test_times`.
         test_predictions, test_errors: $f$ at `X_test` and its standard error, else None.
+        test_spread: standard deviation of $f$ there under the posterior (Langevin; else None).
         weights: weights that were kept, layers $0..L$, each (samples, fan-in, width); of layer 0 the part in the span of the training inputs.
         sample_times, sample_replicas: when and of which replica.
         converged, status: whether the averages (Langevin) or the flow can be trusted as final, and a sentence about it.
@@ -96,6 +94,7 @@ class Run:
     test_losses: np.ndarray | None
     test_predictions: np.ndarray | None
     test_errors: np.ndarray | None
+    test_spread: np.ndarray | None
     weights: tuple[np.ndarray, ...]
     initial_weights: tuple[np.ndarray, ...] | None  # of each replica, if centred
     sample_times: np.ndarray
@@ -108,10 +107,14 @@ class Run:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stats", dict(self.stats))
-        for value in self.__dict__.values():
-            for array in value if isinstance(value, tuple) else (value,):
-                if isinstance(array, np.ndarray):
-                    array.setflags(write=False)
+        _freeze(self.__dict__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: self.__dict__[f.name] for f in fields(self)}  # without what is cached
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _freeze(state)  # copies and worker processes get arrays that numpy has made writable again
+        self.__dict__.update(state)
 
     def __repr__(self) -> str:
         s = self.settings
@@ -156,6 +159,8 @@ class Run:
         """Variance of $f$ over the posterior at new inputs (Langevin only), from the kept weights."""
         if self.settings.kind != "langevin":
             raise ValueError("variance exists for Langevin runs only: gradient flow has no posterior")
+        if len(self.sample_times) < 2:
+            raise ValueError("variance needs weights of several moments; give snapshots=2 or more")
         return self._like_y(self._sweep(self._new(X), memory, False)[2])
 
     def density(self, layer: int, point: int, position: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +184,7 @@ class Run:
             values = np.concatenate(
                 [
                     np.asarray(measure.fields(self._model, weights, rows, self._scales)[layer - 1][position])
-                    for _, weights in self._samples()
+                    for weights in map(self._sample, self._indices())
                 ]
             )
         return values, np.full(len(values), 1 / len(values))
@@ -201,6 +206,8 @@ class Run:
             sample_times=self.sample_times[chosen],
             sample_replicas=self.sample_replicas[chosen],
             fades=self.fades[chosen],
+            test_predictions=None,
+            test_errors=None,
             stats={**self.stats, "moment": float(nearest)},
         )
         with scope(self.settings.precision):
@@ -208,7 +215,9 @@ class Run:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the run to a safetensors file; `adakern.load` reads it back."""
-        files.write(path, FORMAT, *_pack(self))
+        from adakern.finite import storing  # which knows what a run is
+
+        storing.save(self, path)
 
     @cached_property
     def _model(self) -> model.Model:
@@ -229,12 +238,15 @@ class Run:
     def _scales(self) -> Any:
         return jnp.asarray(self._model.scales(self.settings.gamma))
 
-    def _samples(self) -> Iterator[tuple[int, model.Weights]]:
+    def _indices(self) -> list[int]:
         """The kept weights that stand for the run: all of a Langevin run, the last moment of a flow."""
         last = self.sample_times.max()
-        for index in range(len(self.sample_times)):
-            if self.settings.kind == "langevin" or self.sample_times[index] == last:
-                yield index, tuple(jnp.asarray(w[index]) for w in self.weights)
+        everything = self.settings.kind == "langevin"
+        return [i for i, time in enumerate(self.sample_times) if everything or time == last]
+
+    def _sample(self, index: int) -> model.Weights:
+        """One of the kept weights, on the device; called inside `scope`."""
+        return tuple(jnp.asarray(w[index]) for w in self.weights)
 
     def _outside(self, index: int) -> np.ndarray:
         """First-layer weights outside the span of the training inputs, before projection: (row size, width)."""
@@ -249,14 +261,17 @@ class Run:
         gradients: list[np.ndarray] = []
         tangent, count = np.zeros(()), 0
         with scope(self.settings.precision):
-            for _, weights in self._samples():
+            for weights in map(self._sample, self._indices()):
                 result = measure.tangents(self._model, weights, jnp.asarray(self._rows), self._scales)
                 parts = [np.asarray(g, dtype=np.float64) for g in result.gradient_kernels]
                 gradients = parts if not count else [a + b for a, b in zip(gradients, parts, strict=True)]
                 tangent = tangent + np.asarray(result.tangent, dtype=np.float64)
                 count += 1
-        mean = [g / count for g in gradients]
-        return tuple(self._shape_gradient(g, i) for i, g in enumerate(mean)), self._shape_tangent(tangent / count)
+        shaped = tuple(self._shape_gradient(g / count, i) for i, g in enumerate(gradients))
+        result = shaped, self._shape_tangent(tangent / count)
+        for array in (*shaped, result[1]):
+            array.setflags(write=False)
+        return result
 
     def _shape_gradient(self, kernel: np.ndarray, layer: int) -> np.ndarray:
         sites, points = self._model.positions[layer], len(self.X)
@@ -277,19 +292,22 @@ class Run:
         first = net.positions[0]
         per_point = first * net.width * (net.depth + 3) * np.dtype(self.settings.precision).itemsize
         size = memory.rows_per_batch(per_point, memory.budget(budget), max(1, len(X)))
-        samples = [(i, w) for i, w in self._samples()]
-        replicas = max(1, len({int(self.sample_replicas[i]) for i, _ in samples}))
+        indices = sorted(self._indices(), key=lambda i: (self.sample_times[i], self.sample_replicas[i]))
+        alone = len(indices) == 1
+        if alone and errors and self.settings.kind == "langevin":
+            raise ValueError(
+                "the standard error of a prediction needs weights of several moments; give snapshots=2 or more"
+            )
+        replicas = len({int(self.sample_replicas[i]) for i in indices})
         shape = (len(X), net.outputs)
         stream, moments = Stream(shape), Stream(shape)
-        # Ordered by time, then replica: a series of means over replicas.
-        order = sorted(samples, key=lambda item: (self.sample_times[item[0]], self.sample_replicas[item[0]]))
-        gathered: list[np.ndarray] = []
+        gathered: list[np.ndarray] = []  # of one moment: the series is of means over replicas
         scatter = np.zeros(shape)
         with scope(self.settings.precision):
-            for index, weights in order:
-                s, noise = self._outputs(index, weights, inside, outside, size, errors and len(samples) == 1)
+            for index in indices:
+                s, noise = self._outputs(index, inside, outside, size, errors and alone)
                 f = np.asarray(loss.link(jnp.asarray(s)), dtype=np.float64)
-                if errors and len(samples) == 1:
+                if errors and alone:
                     slope = np.asarray(loss.link(jnp.asarray(s + 1e-3)) - loss.link(jnp.asarray(s - 1e-3))) / 2e-3
                     scatter = np.abs(slope) * noise
                 moments.add(f)
@@ -297,7 +315,7 @@ class Run:
                 if len(gathered) == replicas:
                     stream.add(np.mean(gathered, axis=0))
                     gathered = []
-        if len(samples) == 1:
+        if alone:
             error = scatter
         elif stream.count == 1:  # replicas alone
             error = np.sqrt(moments.variance / moments.count)
@@ -309,14 +327,13 @@ class Run:
     def _outputs(
         self,
         index: int,
-        weights: model.Weights,
         inside: np.ndarray,
         outside: np.ndarray | None,
         size: int,
         scatter: bool,
     ) -> tuple[np.ndarray, np.ndarray]:
         """s of one sample at rows of new points, batch by batch, and on request its scatter over neurons."""
-        net, first = self._model, self._model.positions[0]
+        net, first, weights = self._model, self._model.positions[0], self._sample(index)
         points = len(inside) // first
         beyond = None if outside is None else self._outside(index)
         start = None
@@ -352,6 +369,13 @@ class Run:
         return checks.inputs("X", X, ndim=self.network.input_ndim, like=self.X, empty=True)
 
 
+def _freeze(values: dict[str, Any]) -> None:
+    for value in values.values():
+        for array in value if isinstance(value, tuple) else (value,):
+            if isinstance(array, np.ndarray):
+                array.setflags(write=False)
+
+
 def first_weights(net: model.Model, settings: Settings, size: int, replica: int) -> np.ndarray:
     """The initial first-layer weights of a replica of a flow, (row size, width): drawn again from the seed, not stored."""
     rng = np.random.default_rng([settings.seed, 0, replica])
@@ -361,7 +385,7 @@ def first_weights(net: model.Model, settings: Settings, size: int, replica: int)
 def snapshot(run: Run) -> dict[str, Any]:
     """Kernels and outputs at the training points of a flow's last kept moment, with errors over replicas or neurons."""
     net, rows = run._model, jnp.asarray(run._rows)
-    samples = [weights for _, weights in run._samples()]
+    samples = [run._sample(index) for index in run._indices()]
     stacks = [measure.kernels(net, weights, rows, run._scales) for weights in samples]
     kernels: list[np.ndarray] = []
     errors: list[np.ndarray] = []
@@ -381,51 +405,3 @@ def snapshot(run: Run) -> dict[str, Any]:
         "fitted": run._like_y(mean),
         "fitted_errors": run._like_y(error),
     }
-
-
-_STACKS = ("kernels", "kernel_errors", "weights", "initial_weights")
-_OPTIONAL = ("spread", "test_times", "test_losses", "test_predictions", "test_errors", "basis")
-_ARRAYS = ("X", "y", "fitted", "fitted_errors", "times", "replica_losses", "sample_times", "sample_replicas", "fades")
-
-
-def _pack(run: Run) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays = {name: getattr(run, name) for name in (*_ARRAYS, *_OPTIONAL) if getattr(run, name) is not None}
-    lengths: dict[str, int | None] = {}
-    for name in _STACKS:
-        stack = getattr(run, name)
-        lengths[name] = None if stack is None else len(stack)
-        arrays.update({f"{name}.{i}": array for i, array in enumerate(stack or ())})
-    header = {
-        "network": networks.describe(run.network),
-        "settings": {**run.settings.__dict__, "decays": list(run.settings.decays)},
-        "stacks": lengths,
-        "converged": run.converged,
-        "status": run.status,
-        "stats": run.stats,
-    }
-    return arrays, header
-
-
-def load(path: str | PathLike[str], *, activation: Any = None) -> Run:
-    """Read a run that `Run.save` wrote.
-
-    Args:
-        path: the file.
-        activation: the callable of a network whose activation has no name of its own; files hold no code.
-    """
-    arrays, header = files.read(path, FORMAT)
-    with files.complaints(path):
-        values: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
-        values.update({name: arrays.get(name) for name in _OPTIONAL})
-        for name in _STACKS:
-            length = header["stacks"][name]
-            values[name] = None if length is None else tuple(arrays[f"{name}.{i}"] for i in range(length))
-        numbers = {**header["settings"], "decays": tuple(header["settings"]["decays"])}
-        return Run(
-            network=networks.recognise(header["network"], activation),
-            settings=Settings(**numbers),
-            converged=header["converged"],
-            status=header["status"],
-            stats=header["stats"],
-            **values,
-        )

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from adakern.finite.model import Model, Weights
@@ -57,6 +56,7 @@ class Means(NamedTuple):
     test: Array
     test_squares: Array
     summaries: Array  # (replicas, scalars): loss, test loss, temperature, then tr Φ^ℓ and yᵀΦ^ℓy of each layer
+    summary_squares: Array
 
 
 class Measured(NamedTuple):
@@ -197,6 +197,7 @@ def advance(
             test.mean(0),
             (test**2).mean(0),
             summaries,
+            summaries**2,
         )
         return (state, jax.tree.map(jnp.add, means, new)), measured.loss
 
@@ -223,6 +224,7 @@ def _means_like(model: Model, problem: Problem, state: State) -> Means:
         array(tests, outputs),
         array(tests, outputs),
         array(replicas, 3 + 2 * model.depth),
+        array(replicas, 3 + 2 * model.depth),
     )
 
 
@@ -231,13 +233,19 @@ def positions(state: State, step: Any, sampler: str) -> Weights:
     return state.weights if sampler == "euler" else _axpy(state.weights, -0.5 * step, state.momenta)
 
 
-def start(rng: np.random.Generator, shapes: tuple[tuple[int, int], ...], replicas: int, seed: int, dtype: Any) -> State:
+@functools.partial(jax.jit, static_argnames=("shapes", "replicas", "dtype"))
+def _prior(key: Array, shapes: tuple[tuple[int, int], ...], replicas: int, dtype: str) -> Weights:
+    keys = jax.random.split(key, len(shapes))
+    return tuple(jax.random.normal(k, (replicas, *shape), dtype) for k, shape in zip(keys, shapes, strict=True))
+
+
+def start(shapes: tuple[tuple[int, int], ...], replicas: int, seed: int, dtype: str) -> State:
     """White weights and momenta from the prior, exactly."""
-    weights, momenta = (
-        tuple(jnp.asarray(rng.standard_normal((replicas, *shape)), dtype) for shape in shapes) for _ in range(2)
-    )
+    low, high = seed % 2**32, seed // 2**32  # a key takes 32 bits at a time
+    first, second = jax.random.split(jax.random.fold_in(jax.random.key(low), high))
+    weights, momenta = (_prior(key, shapes, replicas, dtype) for key in (first, second))
     # The generator that XLA has built in: several times faster than the default one, on any device.
-    return State(weights, momenta, jax.random.key(seed, impl="rbg"))
+    return State(weights, momenta, jax.random.key(low ^ high, impl="rbg"))
 
 
 @functools.partial(jax.jit, static_argnames=("model",))

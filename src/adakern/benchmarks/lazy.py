@@ -1,13 +1,11 @@
 r"""What the lazy limits cost against the matrix products that no implementation can avoid.
 
-`python -m adakern.benchmarks '{"limit": "NTK", ...}'` measures one row in a process of its own, so that its peak memory is its own too.
+`python -m adakern.benchmarks.lazy '{"limit": "NTK", ...}'` measures one row in a process of its own, so that its peak memory is its own too.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -20,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adakern._version import __version__
+from adakern.benchmarks.timing import Stopwatch
 from adakern.limits import NNGP, NTK
 from adakern.networks import MLP
 from adakern.precision import scope
@@ -50,7 +48,7 @@ def cases(**sizes: int) -> list[Case]:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run one row in a fresh process and return its numbers."""
-    command = [sys.executable, "-m", "adakern.benchmarks", json.dumps(asdict(case))]
+    command = [sys.executable, "-m", "adakern.benchmarks.lazy", json.dumps(asdict(case))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -81,19 +79,19 @@ def row(case: Case) -> dict[str, Any]:
     bare()  # compiles
     solving, predicting, products = [], [], []
     for _ in range(case.repeat):
-        with _Stopwatch() as watch:
+        with Stopwatch() as watch:
             solution = solve(limit, X, y)
         solving.append(watch)
-        with _Stopwatch() as watch:
+        with Stopwatch() as watch:
             solution.predict(X_new)
         predicting.append(watch)
         del solution
         for _ in range(2):
-            with _Stopwatch() as watch:
+            with Stopwatch() as watch:
                 bare()
             products.append(watch)
 
-    def best(watches: list[_Stopwatch], clock: str) -> float:
+    def best(watches: list[Stopwatch], clock: str) -> float:
         return min(getattr(watch, clock) for watch in watches)
 
     total, processor = (best(solving, clock) + best(predicting, clock) for clock in ("wall", "processor"))
@@ -108,19 +106,6 @@ def row(case: Case) -> dict[str, Any]:
         "peak_bytes": peak,
         "route": route,
     }
-
-
-class _Stopwatch:
-    """Seconds on the wall and of the processor (all threads together) that a `with` block takes."""
-
-    wall = processor = 0.0
-
-    def __enter__(self) -> _Stopwatch:
-        self._started = time.perf_counter(), time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wall, self.processor = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
 
 
 def _bare(kernel: np.ndarray, X: np.ndarray, X_new: np.ndarray) -> Callable[[], Any]:
@@ -143,32 +128,6 @@ def _peak_memory() -> int:
     """Most resident memory that this process has had, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def machine() -> dict[str, Any]:
-    """Where the numbers come from."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cpu": _cpu_model(),
-        "cores": cores,
-        "backend": jax.default_backend(),
-        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS"),  # of the Cholesky factorisation, if the user set it
-        "adakern": __version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
