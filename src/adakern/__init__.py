@@ -17,6 +17,7 @@ from adakern.limits import ANBK, NNGP, NNGPK, NTK, Limit
 from adakern.loading import load
 from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
+from adakern.renormalization import Renormalization, renormalize
 from adakern.solution import Solution
 from adakern.solving import solve
 
@@ -34,6 +35,7 @@ __all__ = [
     "FileFormatError",
     "Limit",
     "Network",
+    "Renormalization",
     "Solution",
     "TooLargeError",
     "__version__",
@@ -44,5 +46,6 @@ __all__ = [
     "load",
     "losses",
     "mean_squared_error",
+    "renormalize",
     "solve",
 ]

@@ -10,18 +10,24 @@ def autocorrelation_time(series: np.ndarray) -> float:
 
     Geyer's initial positive sequence: sums of neighbouring autocorrelations are added until one is not positive.
     """
+    return _summed(series)[0]
+
+
+def _summed(series: np.ndarray) -> tuple[float, int]:
+    """The autocorrelation time, and the largest lag that went into it."""
     length = len(series)
     centred = series - series.mean(axis=0)
     variance = np.mean(np.sum(centred**2, axis=0))
     if length < 4 or variance == 0:
-        return 1.0
-    total = 1.0
+        return 1.0, 0
+    total, window = 1.0, 0
     for lag in range(1, length // 2, 2):
         pair = sum(np.mean(np.sum(centred[:-k] * centred[k:], axis=0)) / variance for k in (lag, lag + 1))
         if pair <= 0:
             break
         total += 2 * pair
-    return float(max(1.0, total))
+        window = lag + 1
+    return float(max(1.0, total)), window
 
 
 def standard_error(series: np.ndarray) -> np.ndarray:
@@ -122,12 +128,13 @@ class Stream:
     def time(self) -> float:
         """Integrated autocorrelation time, in arrays.
 
-        Correlations are taken around the series' own mean, which lowers each of them by about time/length of the variance: first-order corrected.
+        Taken around the series' own mean, every correlation comes out lower by time/length of the variance, and so does the variance itself: over a
+        window of W lags on either side, the product of both, which is what an error needs, by the factor 1 - (2W + 1)/length. It is made up for here.
         """
         if not self.count:
             return 1.0
-        time = autocorrelation_time(np.stack(self._projections))
-        return time / max(0.25, 1 - 2 * time / self.count)
+        time, window = _summed(np.stack(self._projections))
+        return time / max(0.25, 1 - (2 * window + 1) / self.count)
 
     @property
     def variance(self) -> np.ndarray:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import adakern as ak
-from adakern.finite import flow as flows
 from adakern.finite import sampler
+from adakern.finite import training as flows
 
 X = np.random.default_rng(0).standard_normal((5, 7))
 Y = np.sign(X[:, 0])
@@ -211,9 +211,7 @@ def test_awkward_data(name, tmp_path):
     new = run.predict(inputs[:1] + 0.1)
     assert new.shape == (1,) and np.isfinite(new).all()
     assert run.tangent_kernel.shape == (len(y), len(y)) and np.isfinite(run.tangent_kernel).all()
-    # BUG: labels of zero make `stats["stationary"]` a numpy bool, which json refuses: TypeError.
     run.save(tmp_path / "run")
-    # BUG: differs in the last digit, because `basis` is stored by columns in the run and by rows when it is read back.
     np.testing.assert_array_equal(ak.load(tmp_path / "run").predict(inputs[:1] + 0.1), new)
 
 
@@ -245,7 +243,6 @@ def test_langevin_of_zero_inputs(sample):
 
 
 def test_a_flow_without_labels_stops_when_nothing_moves(flow):
-    # BUG: outputs are measured against the largest label, and so by the smallest float there is: the rate is 1e300 or so.
     run = flow(y=np.zeros(5), decay=1.0, time=100.0, method="descent", step=0.05)
     assert run.stats["stationary"]
 
@@ -291,7 +288,7 @@ def test_langevin_that_fails_late(sample):
     """With throw=False a run that fails among its averages is returned with what it has."""
     run = sample()
     assert not run.converged and "unstable" in run.status and run.stats["batches"] == 4
-    assert np.isfinite(run.kernel).all() and len(run.sample_times) == 4
+    assert np.isfinite(run.kernel).all() and len(run.sample_times) == 1  # every fourth batch is kept
     assert len(run.test_losses) == len(run.test_times) == 4
     assert len(run.losses) == len(run.times)
 
@@ -304,6 +301,5 @@ def test_langevin_that_fails_late_is_an_error(sample):
 
 @pytest.mark.usefixtures("failing")
 def test_langevin_that_fails_before_its_first_snapshot(sample):
-    # BUG: ValueError: need at least one array to concatenate.
     run = sample(snapshots=1)
     assert not run.converged and run.stats["batches"] == 4

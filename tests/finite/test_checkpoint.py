@@ -7,7 +7,7 @@ import pytest
 
 import adakern as ak
 from adakern.finite import checkpoint, sampler
-from adakern.finite import flow as flows
+from adakern.finite import training as flows
 
 
 def interrupt(monkeypatch, owner, name, calls):
@@ -66,7 +66,6 @@ def test_langevin_within_a_stretch_of_the_burn_in(sample, tmp_path, monkeypatch)
     """Three blocks a stretch are done in two calls; an interrupt between them goes back to the start of the stretch."""
     options = {"burn_in": 16 * 0.28, "time": 16 * 0.28 + 32 * 0.19}
     whole = sample(**options)
-    # BUG: the state after the first call is written with the stretch counted as not done: the run goes on from another place.
     identical(resumed(sample, tmp_path / "c", monkeypatch, sampler, "advance", 7, **options), whole)
 
 
@@ -98,14 +97,12 @@ def test_descent(flow, descended, flow_options, tmp_path, monkeypatch, calls):
 
 def test_flow_interrupted_while_recording(flow, descended, flow_options, tmp_path, monkeypatch):
     """After the weights have moved, and before their loss is known."""
-    # BUG: the weights of the new moment are written without its record, which is then missing.
     options = {"method": "descent", "step": 0.01, **flow_options}
     identical(resumed(flow, tmp_path / "c", monkeypatch, flows, "_look", 30, **options), descended)
 
 
 def test_descent_interrupted_while_the_device_works(flow, descended, flow_options, tmp_path, monkeypatch):
     """Compiled code returns before its numbers are there, so that an interrupt mostly strikes where they are first looked at."""
-    # BUG: the steps are counted already, and the run goes on without having made them.
     options, path = {"method": "descent", "step": 0.01, **flow_options}, tmp_path / "c"
     original, count = flows._descend, iter(range(10**6))
 
@@ -158,7 +155,6 @@ def test_nothing_is_left_of_an_uninterrupted_run(flow, flowed, flow_options, tmp
 
 
 def test_a_flow_without_labels_is_written_too(flow, tmp_path, monkeypatch):
-    # BUG: with y = 0 the rate is a numpy number, `stationary` a numpy bool, and json refuses it: the interrupt becomes a
     # TypeError, and nothing is written.
     options = {"y": np.zeros(5), "method": "descent", "step": 0.01}
     whole = flow(**options)

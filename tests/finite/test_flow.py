@@ -92,7 +92,6 @@ def by_hand(step, count):
 
 @pytest.mark.parametrize("step, count", [(0.005, 200), (0.1, 10)])
 def test_descent_takes_the_steps_it_is_given(step, count):
-    # BUG: with a step longer than the spacing of the records, every record still takes one step: 64 instead of 10.
     run = tiny(method="descent", step=step, times=None, tolerance=0.0)
     assert run.stats["steps"] == count and run.stats["step"] == step
     for found, expected in zip(run.weights, by_hand(step, count), strict=True):
@@ -100,7 +99,6 @@ def test_descent_takes_the_steps_it_is_given(step, count):
 
 
 def test_descent_keeps_the_moments_that_were_asked_for():
-    # BUG: records are dense early on, and each takes at least one step, so that t = 0.01 holds the weights of a later time.
     run = tiny(method="descent", step=0.01, times=[0.01, 0.1, 1.0], tolerance=0.0)
     np.testing.assert_allclose(run.sample_times, [0.01, 0.1, 1.0])
     for index, count in enumerate((1, 10, 100)):
@@ -293,6 +291,5 @@ def test_projected_patches_change_nothing(monkeypatch):
     full = ak.finite.gradient_flow(network, X, [1.0, -1.0], **options)
     assert reduced.weights[0].shape[1] == 4 and full.weights[0].shape[1] == 9
     np.testing.assert_allclose(reduced.fitted, full.fitted, atol=1e-12)
-    # BUG: predict turns float64 weights into float32 ones (they become jax arrays outside of the precision's scope); a CNN of
     # two layers then mixes both in a convolution and fails with a TypeError.
     np.testing.assert_allclose(reduced.predict(X_new), full.predict(X_new), rtol=0, atol=1e-12)

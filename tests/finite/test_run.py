@@ -82,13 +82,13 @@ def test_shapes_of_a_sample(sampled, points):
     assert sampled.fitted.shape == sampled.fitted_errors.shape == sampled.spread.shape == (5,)
     assert sampled.replica_losses.shape == (len(sampled.times), 1) and np.all(np.diff(sampled.times) > 0)
     assert sampled.test_predictions.shape == sampled.test_errors.shape == (3,)
-    assert sampled.test_times.shape == sampled.test_losses.shape == (32,)
+    assert sampled.test_times.shape == sampled.test_losses.shape == (128,)
     assert [w.shape for w in sampled.weights] == [(32, 5, 48), (32, 48, 1)]
     assert sampled.predict(points[2]).shape == sampled.variance(points[2]).shape == (3,)
     mean, error = sampled.predict(points[2], return_std=True)
     assert mean.shape == error.shape == (3,) and np.all(error > 0)
     assert np.all(sampled.kernel_errors[0] > 0) and np.all(sampled.spread > sampled.fitted_errors)
-    assert repr(sampled).startswith("Run(langevin, MLP(depth=1") and sampled.stats["batches"] == 32
+    assert repr(sampled).startswith("Run(langevin, MLP(depth=1") and sampled.stats["batches"] == 128
 
 
 def test_shapes_of_a_cnn_with_several_outputs(convolved, images):
@@ -103,7 +103,6 @@ def test_shapes_of_a_cnn_with_several_outputs(convolved, images):
     assert convolved.test_predictions.shape == (3, 3) and convolved.test_losses is None is convolved.test_times
     assert convolved.tangent_kernel.shape == (4, 3, 4, 3)
     assert [g.shape for g in convolved.gradient_kernels] == [(4, 9, 3, 4, 9, 3), (4, 4, 3, 4, 4, 3)]
-    # BUG: float64 weights become float32 ones in predict, and a convolution of both types raises TypeError.
     assert convolved.predict(images[2]).shape == (3, 3)
 
 
@@ -131,14 +130,12 @@ def test_one_column_of_targets_stays_a_column(flow, points):
 
 
 def test_flow_predicts_what_it_fitted(flowed, points):
-    # BUG: predict computes with float32 weights in a float64 run, outside of which the fitted values were computed right.
     np.testing.assert_allclose(flowed.predict(points[0]), flowed.fitted, rtol=0, atol=1e-12)
     error = flowed.predict(points[0], return_std=True)[1]
     np.testing.assert_allclose(error, flowed.fitted_errors, rtol=1e-9)
 
 
 def test_cnn_flow_predicts_what_it_fitted(convolved, images):
-    # BUG: TypeError, see above.
     np.testing.assert_allclose(convolved.predict(images[0]), convolved.fitted, rtol=0, atol=1e-12)
 
 
@@ -220,7 +217,6 @@ def test_at(flowed, flow, points):
 
 
 def test_at_leaves_no_predictions_of_another_moment(flowed, points):
-    # BUG: test_predictions and test_errors of `at(0.5)` are still those of the end.
     early = flowed.at(0.5)
     if early.test_predictions is not None:
         np.testing.assert_allclose(early.test_predictions, early.predict(points[2]), rtol=1e-5)
@@ -242,7 +238,6 @@ def test_centred_outputs_start_at_zero(flow, points):
     run = flow(centred=True, times=[0.0], X_test=X_new, y_test=y_new)
     start = run.at(0.0)
     np.testing.assert_allclose(start.fitted, 0, atol=1e-14)
-    # BUG: 1e-9, because predict rounds float64 weights to float32 (see below).
     np.testing.assert_allclose(start.predict(X_new), 0, atol=1e-14)
     assert run.losses[0] == pytest.approx(np.mean(y**2) / 2) and run.test_losses[0] == pytest.approx(
         np.mean(y_new**2) / 2
@@ -305,7 +300,6 @@ def test_precisions_agree(flow, sample, sampled):
 
 
 def test_float64_predictions_have_float64_precision(flowed, points):
-    # BUG: they are computed from weights rounded to float32.
     rows = points[2] / math.sqrt(7)
     first = np.random.default_rng([0, 0, 0]).standard_normal((7, 24))
     inside = rows @ flowed.basis
@@ -319,7 +313,6 @@ def test_float64_predictions_have_float64_precision(flowed, points):
 def test_the_users_mode_of_jax_does_not_matter(flowed, points):
     plain = flowed.predict(points[2])
     with jax.enable_x64(True):
-        # BUG: outside of 64-bit mode the weights lose half their digits on the way.
         np.testing.assert_array_equal(flowed.predict(points[2]), plain)
 
 
@@ -354,15 +347,13 @@ def test_moments_of_a_sample_are_those_that_were_run(sample):
     """Snapshots and batches of test losses end together, and the run is about as long as it was meant to be."""
     options = {"burn_in": 16 * 0.28, "time": 16 * 0.28 + 32 * 0.19}
     run = sample(**options)
-    # BUG: `test_times` are what was planned, and the burn-in is up to twice as long as that (here 6.4 instead of 4.5).
-    np.testing.assert_allclose(run.test_times, run.sample_times, rtol=1e-6)
+    np.testing.assert_allclose(run.test_times[3::4], run.sample_times, rtol=1e-6)
     assert run.times[-1] == pytest.approx(options["time"], rel=0.1)
 
 
 def test_no_more_snapshots_than_asked_for(sample):
     assert len(sample(snapshots=8).sample_times) == 8
     assert len(sample(snapshots=1).sample_times) == 1
-    # BUG: numbers between 17 and 31 keep all 32.
     assert len(sample(snapshots=20).sample_times) <= 20
 
 
@@ -413,13 +404,11 @@ def test_arrays_are_read_only(flowed, sampled, convolved):
 
 
 def test_tangent_kernels_are_read_only(flowed):
-    # BUG: they are cached and can be overwritten.
     for array in (flowed.tangent_kernel, *flowed.gradient_kernels):
         assert not array.flags.writeable
 
 
 def test_copies(flowed, points):
-    # BUG: arrays of a deep copy, or of one that was pickled, can be overwritten (those of a Solution cannot).
     run = dataclasses.replace(flowed, network=ak.MLP(1, "erf"))  # tanh itself is a function that pickle does not find
     expected = run.predict(points[2])
     for other in (copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
@@ -525,7 +514,6 @@ def test_files_of_another_content(change, message, saved):
 
 
 def test_arrays_that_do_not_fit_together(saved):
-    # BUG: loads without complaint, and predict fails in jax (a Solution refuses such files).
     rewritten(saved, lambda arrays, header: arrays.update({"weights.1": np.zeros((3, 7, 1))}))
     with pytest.raises(ak.FileFormatError, match="do not fit together"):
         ak.load(saved)

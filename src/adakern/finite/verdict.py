@@ -39,6 +39,7 @@ def judge(
         for name, size in apart.items()
         if rhat[name] > _RHAT and size > tolerance
     ]
+    moments = len(summaries) / max(streams[f"kernel.{i}"].time for i in range(depth))
     chance = 4 * math.sqrt(2 / (freedom * len(series)))  # of the kinetic temperature, at one moment
     converged, status = False, failure
     if not failure:
@@ -49,11 +50,12 @@ def judge(
         elif abs(temperature - 1) > 0.1 + chance:
             status = f"the kinetic temperature is {temperature:.3g}, not 1; give a smaller step"
         else:
-            converged, status = True, f"relative error of the kernels {relative:.2g}"
+            converged, status = True, f"kernels known to {relative:.2g}, from about {moments:.0f} independent moments"
     stats = {
         "temperature": temperature,
         "relative_error": relative,
         "autocorrelation_batches": [streams[f"kernel.{i}"].time for i in range(depth)],
+        "independent_moments": moments,
         "split_rhat": rhat,
         **_overlaps(streams, data),
     }
