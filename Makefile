@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench truth clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -35,8 +35,12 @@ test: $(STAMP) lint ## lint, then every test
 docs: $(DOCS_STAMP) ## the documentation as HTML, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
-bench: $(STAMP) ## the benchmarks, with their tables in benchmarks/
+bench: $(STAMP) ## the timings, with their tables in benchmarks/
 	$(BIN)/adakern bench lazy --markdown benchmarks/lazy.md
+	$(BIN)/adakern bench networks --markdown benchmarks/networks.md
+
+truth: $(STAMP) ## networks of finite width against what is known without them; wants a GPU
+	$(BIN)/adakern bench truth --markdown benchmarks/truth.md --numbers benchmarks/truth.json --picture benchmarks/truth.png
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,12 +38,23 @@ def test_code_of_index_and_quickstart_runs(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith(quoted[1])  # the error messages, which the last block prints
 
 
+@pytest.mark.slow
+def test_code_of_networks_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    blocks = _blocks("networks.md")
+    assert blocks
+    for line, block in blocks:
+        exec(compile("\n" * line + block, str(DOCS / "networks.md"), "exec"), namespace)
+    assert (tmp_path / "network.safetensors").exists()
+
+
 def test_every_public_name_is_in_the_reference():
     documented = set()
     for page in (DOCS / "reference").glob("*.rst"):
         documented.update(_DIRECTIVE.findall(page.read_text(encoding="utf-8")))
     assert {f"adakern.{name}" for name in adakern.__all__} <= documented
-    for module in (adakern.activations, adakern.datasets):
+    for module in (adakern.activations, adakern.datasets, adakern.finite):
         classes = {name for name in module.__all__ if name != "NAMES"}
         assert {f"{module.__name__}.{name}" for name in classes} <= documented
 

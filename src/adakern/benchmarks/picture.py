@@ -113,24 +113,22 @@ def _references(axes: Any, rows: list[Row]) -> None:
 def _renormalized(axes: Any, rows: list[Row]) -> None:
     if not rows:
         return _empty(axes, "finite P/N")
-    for depth, color in ((1, LAZY), (2, _THIRD)):
-        parts = [row for row in rows if row.series.get("depth") == depth]
+    for activation, depth, color in (("linear", 1, NEUTRAL), ("erf", 1, LAZY), ("erf", 2, _THIRD)):
+        parts = [r for r in rows if (r.series.get("activation"), r.series.get("depth")) == (activation, depth)]
         if not parts:
             continue
-        widths = [row.series["width"] for row in parts]
+        widths, name = [row.series["width"] for row in parts], f"{activation}, L = {depth}"
+        errors = [row.error for row in parts]
         axes.errorbar(
-            widths,
-            [row.measured for row in parts],
-            yerr=[row.error for row in parts],
-            fmt="o",
-            capsize=3,
-            color=color,
-            label=f"networks, L = {depth}",
+            widths, [r.measured for r in parts], yerr=errors, fmt="o", capsize=3, color=color, label=f"{name}: networks"
         )
-        axes.plot(widths, [row.expected for row in parts], color=color, label=f"scale-renormalised kernel, L = {depth}")
-        axes.axhline(parts[0].series["nngp"], color=color, linestyle=":", label=f"NNGP, L = {depth}")
+        if activation == "linear":
+            axes.plot(widths, [row.expected for row in parts], color="black", linewidth=1.0, label=f"{name}: exact")
+        saddle = [row.series["saddle"] for row in parts]
+        axes.plot(widths, saddle, color=color, linestyle="--", label=f"{name}: renormalised kernel")
+        axes.axhline(parts[0].series["nngp"], color=color, linestyle=":", label=f"{name}: NNGP")
     axes.set_xscale("log", base=2)
     axes.set(xlabel="width N", ylabel="test loss, bias² + variance")
     axes.set_title("NTK parameterisation at finite width")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(frameon=False, fontsize="x-small", ncols=2)
     return None

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import integrate, optimize, stats
 
 from adakern import datasets, finite
+from adakern.averages import Stream
 from adakern.limits import NNGP, NNGPK
 from adakern.metrics import alignment
 from adakern.networks import MLP
@@ -337,19 +338,39 @@ def _kernel_rows(
         yield Row(**{**row.__dict__, "ok": row.sigmas < 2})
 
 
+def mixture_loss(limit: NNGP, X: Any, y: Any, X_test: Any, y_test: Any, width: int) -> float:
+    r"""Test loss, bias² + variance, of one hidden linear layer of this width in NTK parameterisation, exactly: given the scale $Q$ of the kernel, whose prior
+    is Gamma(N/2, N/2), the outputs are a Gaussian process; one integral over $Q$ is left."""
+    infinite = solve(limit, X, y)
+    values, vectors = np.linalg.eigh(infinite.kernel)
+    cross, turned, noise = infinite.cross_kernel(X_test) @ vectors, vectors.T @ y, 1 / limit.beta
+    own = infinite.variance(X_test) + np.sum(cross**2 / (values + noise), axis=1)
+    scales = np.exp(np.linspace(-4, 4, 2001))
+    logs, losses = [], []
+    for q in scales:
+        spectrum = noise + q * np.maximum(values, 0)
+        logs.append(0.5 * (width * (np.log(q) - q) - np.sum(np.log(spectrum) + turned**2 / spectrum)))
+        mean, variance = q * cross @ (turned / spectrum), q * own - q**2 * np.sum(cross**2 / spectrum, axis=1)
+        losses.append(np.mean((mean - y_test) ** 2 + variance))
+    mass = np.exp(np.asarray(logs) - max(logs))
+    return float(np.sum(mass * losses) / np.sum(mass))
+
+
 def renormalized(quick: bool) -> Iterator[Row]:
-    """NTK parameterisation at small width: test loss (bias² + variance) against the scale-renormalised kernel, and NNGP's beside it."""
+    """NTK parameterisation at finite P/N: test loss, bias² + variance. A linear network against its exact mixture over scales; erf networks, for information, against the scale-renormalised kernel."""
     X, y, X_test, y_test = datasets.mnist(n_train=40 if quick else 100, n_test=100)
-    for depth in (1, 2):
-        net = _mlp(depth, "erf")
+    widths = (16, 64) if quick else (16, 64, 256, 1024)
+    for activation, depth in (("linear", 1), ("erf", 1), ("erf", 2)):
+        net = _mlp(depth, activation)
         limit = NNGP(net, beta=20.0)
-        widths = (16, 64) if quick else (16, 32, 64, 128, 256, 512)
         plain = solve(limit, X, y)
         infinite = float(np.mean((plain.predict(X_test) - y_test) ** 2 + plain.variance(X_test)))
         for width in widths:
             theory = renormalize(limit, X, y, width=width)
             solution = solve(theory.limit, X, y)
-            expected = float(np.mean((solution.predict(X_test) - y_test) ** 2 + solution.variance(X_test)))
+            saddle = float(np.mean((solution.predict(X_test) - y_test) ** 2 + solution.variance(X_test)))
+            exact = activation == "linear"
+            expected = mixture_loss(limit, X, y, X_test, y_test, width) if exact else saddle
             run = finite.langevin(
                 net,
                 X,
@@ -358,7 +379,7 @@ def renormalized(quick: bool) -> Iterator[Row]:
                 richness=1.0,
                 beta=20.0,
                 width=width,
-                time=60.0 if quick else 120.0,
+                time=100.0 if quick else 120.0,
                 burn_in=20.0,
                 replicas=4 if quick else 16,
                 X_test=X_test,
@@ -367,16 +388,19 @@ def renormalized(quick: bool) -> Iterator[Row]:
                 throw=False,
                 snapshots=1,
             )
-            losses = 2 * np.asarray(run.test_losses)
-            error = float(losses.std(ddof=1) / math.sqrt(len(losses)))
-            yield Row(
+            stream = Stream((1,))
+            for loss in np.asarray(run.test_losses):
+                stream.add(np.asarray([2 * loss]))
+            scales = ", ".join(f"{q:.3f}" for q in theory.scales)
+            row = Row(
                 "NTK parameterisation, P/N finite",
-                f"L={depth}, N={width}: test loss; NNGP {infinite:.4f}, Q {', '.join(f'{q:.3f}' for q in theory.scales)}",
-                float(losses.mean()),
-                error,
+                f"{activation}, L={depth}, N={width}: test loss; NNGP {infinite:.4f}, renormalised {saddle:.4f}, Q {scales}",
+                float(stream.mean[0]),
+                float(stream.error[0]),
                 expected,
-                series={"width": width, "depth": depth, "nngp": infinite},
+                series={"width": width, "depth": depth, "activation": activation, "nngp": infinite, "saddle": saddle},
             )
+            yield Row(**{**row.__dict__, "ok": row.sigmas < 3.5 if exact else None})
 
 
 CHECKS: dict[str, Callable[[bool], Iterator[Row]]] = {

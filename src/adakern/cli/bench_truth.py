@@ -41,7 +41,7 @@ def run(
     for name in chosen:
         if name not in truth.CHECKS:
             raise ValueError(f"--only must be one of {', '.join(truth.CHECKS)}, but it is {name!r}")
-    rows, seconds = _earlier(numbers, quick)
+    rows, seconds, hosts = _earlier(numbers, quick)
     for name in chosen:
         if name in rows:
             continue
@@ -51,7 +51,8 @@ def run(
             if sys.stderr.isatty():
                 typer.echo(f"{name}: {row.setting}", err=True)
         rows[name], seconds[name] = found, time.perf_counter() - started
-        _keep(numbers, quick, rows, seconds)
+        hosts[name] = timing.machine()
+        _keep(numbers, quick, rows, seconds, hosts)
     rows = {name: rows[name] for name in truth.CHECKS if name in chosen}
     judged = [row.ok for part in rows.values() for row in part if row.ok is not None]
     facts: dict[str, Any] = {
@@ -61,7 +62,7 @@ def run(
         "judged": len(judged),
         "quick": quick,
         "only": list(only or ()),
-        "machine": timing.machine(),
+        "machines": {name: hosts[name] for name in rows},
     }
     if picture is not None:
         from adakern.benchmarks import picture as drawing
@@ -79,30 +80,38 @@ def run(
         raise typer.Exit(1)
 
 
-def _earlier(path: Path | None, quick: bool) -> tuple[dict[str, list[Row]], dict[str, float]]:
+def _earlier(path: Path | None, quick: bool) -> tuple[dict[str, list[Row]], dict[str, float], dict[str, Any]]:
     """The checks that an earlier command left in a file of numbers."""
     import json
 
     from adakern.benchmarks.truth import Row
 
     if path is None or not path.exists():
-        return {}, {}
+        return {}, {}, {}
     held = json.loads(path.read_text(encoding="utf-8"))
     if held["quick"] != quick:
         raise ValueError(
             f"--numbers {path} holds {'quick' if held['quick'] else 'full-size'} checks; give another file"
         )
-    return {name: [Row(**row) for row in part] for name, part in held["rows"].items()}, held["seconds"]
+    rows = {name: [Row(**row) for row in part] for name, part in held["rows"].items()}
+    return rows, held["seconds"], held["machines"]
 
 
-def _keep(path: Path | None, quick: bool, rows: dict[str, list[Row]], seconds: dict[str, float]) -> None:
+def _keep(
+    path: Path | None, quick: bool, rows: dict[str, list[Row]], seconds: dict[str, float], hosts: dict[str, Any]
+) -> None:
     import json
 
     from adakern.cli.output import plain
 
     if path is None:
         return
-    held = {"quick": quick, "seconds": seconds, "rows": {k: [row.__dict__ for row in v] for k, v in rows.items()}}
+    held = {
+        "quick": quick,
+        "seconds": seconds,
+        "machines": hosts,
+        "rows": {k: [row.__dict__ for row in v] for k, v in rows.items()},
+    }
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(plain(held), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -134,7 +143,6 @@ def _print(facts: dict[str, Any]) -> None:
 def _markdown(facts: dict[str, Any], picture: Path | None, target: Path) -> str:
     from adakern.benchmarks import truth
 
-    host = facts["machine"]
     options = (["--quick"] if facts["quick"] else []) + [f"--only {name}" for name in facts["only"]]
     command = " ".join(["adakern bench truth", *options])
     lines = [
@@ -154,9 +162,16 @@ def _markdown(facts: dict[str, Any], picture: Path | None, target: Path) -> str:
         lines += ["| " + " | ".join(_HEADER) + " |", "| --- | ---: | ---: | ---: | ---: | --- |"]
         lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
         lines += [""]
-    device = f"{host['device']}, " if host["backend"] != "cpu" else ""
-    lines.append(
-        f"Machine: {device}{host['cpu']}, {host['cores']} cores, {host['backend']} backend; "
-        f"adakern {host['adakern']}, jax {host['jax']}, numpy {host['numpy']}, python {host['python']}."
-    )
+    lines += [_machines(facts["machines"])]
     return "\n".join(lines) + "\n"
+
+
+def _machines(hosts: dict[str, Any]) -> str:
+    """Where the numbers come from, each machine once."""
+    by: dict[str, list[str]] = {}
+    for name, host in hosts.items():
+        device = f"{host['device']}, " if host["backend"] != "cpu" else ""
+        text = f"{device}{host['cpu']}, {host['cores']} cores, {host['backend']} backend; adakern {host['adakern']}, "
+        by.setdefault(text + f"jax {host['jax']}, numpy {host['numpy']}, python {host['python']}", []).append(name)
+    several = len(by) > 1
+    return " ".join(f"Machine{' of ' + ', '.join(names) if several else ''}: {text}." for text, names in by.items())
