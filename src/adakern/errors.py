@@ -10,7 +10,15 @@ class AdakernError(Exception):
 
 
 class ConvergenceError(AdakernError, RuntimeError):
-    """A solver stopped before its answer met the tolerance; the message says what to change."""
+    """A solver stopped before its answer met the tolerance; the message says what to change.
+
+    Attributes:
+        result: the answer as far as it came, where there is one, else None: long work is not lost.
+    """
+
+    def __init__(self, message: str, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class FileFormatError(AdakernError, ValueError):

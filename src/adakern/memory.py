@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import jax
+
 from adakern import checks
 from adakern.errors import TooLargeError
 
@@ -32,9 +34,15 @@ def budget(value: Any) -> int:
     return DEFAULT_BUDGET if value is None else int(checks.positive("memory", value))
 
 
+def on_device() -> int | None:
+    """Bytes free on the accelerator that computes, None where the device does not say (or is the host)."""
+    stats = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
+    return stats["bytes_limit"] - stats["bytes_in_use"] if stats and "bytes_limit" in stats else None
+
+
 def require(needed: int, what: str, advice: str = "fewer training points") -> None:
     """Refuse work whose results alone would not fit."""
-    free = available()
+    free = min(available(), on_device() or available())
     if needed > 0.9 * free:
         raise TooLargeError(
             f"{what} needs about {needed / GIB:.1f} GiB of memory, but only {free / GIB:.1f} GiB are free; "

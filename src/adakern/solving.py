@@ -71,9 +71,12 @@ def solve(
     answer = _judge(limit, answer, residual, str(dtype))
     seconds = time.perf_counter() - start
     stats = {**answer.stats, "seconds": seconds, "seed": seed, "precision": str(dtype), "version": __version__}
+    solution = _solution(limit, inputs, targets, answer, residual, stats)
     if throw and not answer.converged:
-        raise ConvergenceError(f"{limit.kind} did not converge: {answer.status} (throw=False returns it as it is)")
-    return _solution(limit, inputs, targets, answer, residual, stats)
+        raise ConvergenceError(
+            f"{limit.kind} did not converge: {answer.status} (throw=False returns it as it is)", solution
+        )
+    return solution
 
 
 _scope = precision.scope  # `solve` has an argument of the module's name

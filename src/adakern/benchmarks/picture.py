@@ -11,6 +11,7 @@ from adakern.benchmarks.truth import Row
 from adakern.plot import ADAPTIVE, LAZY, NEUTRAL
 
 _THIRD = "#009E73"
+_FLOOR = 5e-4  # deviations below are drawn there
 
 
 def truth(rows: dict[str, list[Row]]) -> Figure:
@@ -70,10 +71,12 @@ def _deviation(axes: Any, rows: list[Row]) -> None:
         bias = np.abs(np.asarray(part["means"])[:, -1] - part["theory"][-1])
         error = np.asarray(part["errors"])[:, -1]
         axes.loglog(widths, spread, "o-", color=color, label=f"L = {depth}: fluctuation of the last overlap")
+        down = np.minimum(error, bias - _FLOOR).clip(min=0)  # a logarithmic axis has no zero
+        offset = 1.0 if depth == 1 else 1.06  # side by side
         axes.errorbar(
-            widths,
-            bias,
-            yerr=error,
+            offset * widths,
+            np.maximum(bias, _FLOOR),
+            yerr=np.stack([down, error]),
             fmt="s",
             capsize=3,
             color=color,
@@ -83,9 +86,11 @@ def _deviation(axes: Any, rows: list[Row]) -> None:
     guide = np.asarray([widths[0], widths[-1]])
     axes.loglog(guide, 0.6 * spread[0] * (guide / guide[0]) ** -0.5, ":", color=NEUTRAL, label=r"$N^{-1/2}$")
     axes.loglog(guide, 0.04 * (guide / guide[0]) ** -1.0, "--", color=NEUTRAL, label=r"$N^{-1}$")
-    axes.set(xlabel="width N", ylabel="deviation")
+    axes.set(xlabel="width N", ylabel="deviation", ylim=(_FLOOR / 30, None))
+    axes.set_xticks(widths, [f"{width:g}" for width in widths])
+    axes.minorticks_off()
     axes.set_title("Fluctuation and bias fall with width")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(frameon=False, fontsize="small", loc="lower left", ncols=2)
     return None
 
 

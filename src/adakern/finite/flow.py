@@ -37,7 +37,7 @@ def gradient_flow(
     parameterization: str = "mean-field",
     method: str = "ode",
     step: float | None = None,
-    accuracy: float = 1e-4,
+    accuracy: float = 1e-5,
     initial: str = "normal",
     centred: bool = False,
     times: Sequence[float] | None = None,
@@ -65,7 +65,8 @@ def gradient_flow(
         parameterization: "mean-field" ($\gamma=\gamma_0\sqrt N$) or "ntk" ($\gamma=\gamma_0$).
         method: "ode", the flow by an adaptive integrator, or "descent", gradient descent with a step.
         step: of gradient descent; by default from the largest eigenvalue of the tangent kernel at the start, found by power iteration.
-        accuracy: relative error per step of the integrator.
+        accuracy: error per step of the integrator, relative and absolute. At kinks the flow slides along them in steps of this size:
+            where a ReLU network's last digits matter, ask for less.
         initial: "normal" or "laplace" weights, of unit variance.
         centred: subtract the outputs that the network has at the start, at every point.
         times: moments whose weights to keep, for `run.at(time)`; the last moment is always kept.
@@ -117,7 +118,7 @@ def gradient_flow(
         task.run(checkpoint, Progress(progress))
         run = task.result(clock.perf_counter() - begun)
     if throw and not run.converged:
-        raise ConvergenceError(f"gradient flow failed: {run.status} (throw=False returns it as it is)")
+        raise ConvergenceError(f"gradient flow failed: {run.status} (throw=False returns it as it is)", run)
     return run
 
 

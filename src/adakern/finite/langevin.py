@@ -41,7 +41,7 @@ def langevin(
     replicas: int = 1,
     friction: float = 1.0,
     snapshots: int = 32,
-    tolerance: float = 0.05,
+    tolerance: float = 0.2,
     X_test: Any = None,
     y_test: Any = None,
     precision: str = "float32",
@@ -75,17 +75,17 @@ def langevin(
         matmul: precision of matrix products on a GPU: "highest", "high" or "default" (TF32: faster, three digits).
         progress: show a progress bar with the loss on standard error.
         checkpoint: file to continue from if it exists, written every half minute and on an interrupt, removed at the end.
-        throw: raise `ConvergenceError` if the averages are not converged; otherwise the run says so.
+        throw: raise `ConvergenceError` if the averages are not converged, with the run in its `result`; otherwise the run says so. A run that fails before there
+            is anything to average raises in any case.
 
     Returns:
         A `Run`: kernels with standard errors, outputs, losses, predictions, densities.
     """
     data = read(network, X, y, loss, X_test, y_test)
-    gamma = checks.positive("richness", richness)
     settings = Settings(
         kind="langevin",
         width=checks.integer("width", width, least=1),
-        richness=gamma,
+        richness=checks.positive("richness", richness),
         decays=checks.decays("decay", decay, network.depth + 1),
         beta=checks.positive("beta", beta),
         parameterization=checks.choice("parameterization", parameterization, model.PARAMETERIZATIONS),
@@ -116,5 +116,7 @@ def langevin(
         task.run(checkpoint, Progress(progress))
         run = task.result(clock.perf_counter() - begun)
     if throw and not run.converged:
-        raise ConvergenceError(f"Langevin sampling did not converge: {run.status} (throw=False returns it as it is)")
+        raise ConvergenceError(
+            f"Langevin sampling did not converge: {run.status} (throw=False returns it as it is)", run
+        )
     return run

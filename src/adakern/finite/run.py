@@ -52,6 +52,7 @@ class Settings:
 
     @property
     def gamma(self) -> float:
+        r"""$\gamma$: $\gamma_0\sqrt N$ in mean-field parameterisation, $\gamma_0$ in NTK parameterisation."""
         return model.scale(self.parameterization, self.richness, self.width)
 
 
@@ -75,8 +76,12 @@ class Run:
         test_spread: standard deviation of $f$ there under the posterior (Langevin; else None).
         weights: weights that were kept, layers $0..L$, each (samples, fan-in, width); of layer 0 the part in the span of the training inputs.
         sample_times, sample_replicas: when and of which replica.
-        converged, status: whether the averages (Langevin) or the flow can be trusted as final, and a sentence about it.
-        stats: steps, seconds, step size, acceptance of the checks, version.
+        converged, status: whether the averages can be trusted (Langevin), or the flow could be followed; and a sentence about it. Whether a flow has come to rest
+            is in `stats["stationary"]`.
+        initial_weights: weights of every replica at the start, if centred, else None.
+        basis: orthonormal directions that span the training inputs, (features, rank); None if they span everything.
+        fades: what weight decay has left of the first layer outside that span, for each of the kept weights.
+        stats: steps, seconds, step size, what the checks found, version.
     """
 
     network: Network
@@ -126,6 +131,7 @@ class Run:
 
     @property
     def losses(self) -> np.ndarray:
+        r"""Mean over training points (and replicas) of $\ell$, at `times`."""
         return self.replica_losses.mean(axis=1)
 
     @property
