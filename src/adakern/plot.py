@@ -12,6 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from adakern.finite import Run
 from adakern.limits import ANBK
 from adakern.solution import Solution
 
@@ -69,8 +70,10 @@ def kernel(axes: Axes, solution: Solution, *, labels: tuple[str, ...] = (), leas
     return image
 
 
-def density(axes: Axes, lazy: Solution, adaptive: Solution, *, layer: int = 1, point: int = 0) -> None:
-    r"""Draw the law of the preactivation $h^\ell_\mu$: the Gaussian of the lazy solution and what the adaptive one made of it."""
+def density(
+    axes: Axes, lazy: Solution, adaptive: Solution, *, layer: int = 1, point: int = 0, network: Run | None = None
+) -> None:
+    r"""Draw the law of the preactivation $h^\ell_\mu$: the Gaussian of the lazy solution, what the adaptive one made of it, and what a network of finite width has."""
     values, weights = lazy.density(layer, point)
     spread = float(np.sqrt(np.sum(weights * values**2)))
     drawn, drawn_weights = adaptive.density(layer, point)
@@ -86,6 +89,13 @@ def density(axes: Axes, lazy: Solution, adaptive: Solution, *, layer: int = 1, p
         alpha=0.8,
         label=name(adaptive),
     )
+    if network is not None:
+        sampled, sampled_weights = network.density(layer, point)
+        heights, _ = np.histogram(sampled, bins=bins, weights=sampled_weights / width)
+        middles = (bins[:-1] + bins[1:]) / 2
+        seen = heights > 0
+        label = f"a network of {network.settings.width} neurons"
+        axes.plot(middles[seen], heights[seen], "o", color="black", markersize=3.2, label=label)
     h = np.linspace(low, high, 400)
     gaussian = np.exp(-0.5 * (h / spread) ** 2) / (spread * np.sqrt(2 * np.pi))
     axes.plot(h, gaussian, color=LAZY, linewidth=2.2, label=f"{name(lazy)}, a Gaussian")
@@ -104,6 +114,7 @@ def losses(
     *,
     variances: Mapping[str, float] | None = None,
     adaptive: tuple[str, ...] = (),
+    others: tuple[str, ...] = (),
 ) -> None:
     """Draw test losses as horizontal bars, the first on top.
 
@@ -112,10 +123,11 @@ def losses(
         values: the losses by name.
         variances: the part of a loss that is variance, for those that have one; it is drawn paler.
         adaptive: the names in the adaptive colour.
+        others: the names that are neither lazy nor adaptive limits, in grey.
     """
     names, totals = list(values), np.array(list(values.values()))
     spread = np.array([(variances or {}).get(label, 0.0) for label in names])
-    colours = [ADAPTIVE if label in adaptive else LAZY for label in names]
+    colours = [ADAPTIVE if label in adaptive else NEUTRAL if label in others else LAZY for label in names]
     axes.barh(names, totals - spread, color=colours, height=0.66)
     bars = axes.barh(names, spread, left=totals - spread, color=[_pale(colour) for colour in colours], height=0.66)
     axes.bar_label(bars, labels=[f"{value:.3f}" for value in totals], padding=5, color=NEUTRAL)
@@ -138,6 +150,7 @@ def portrait(
     labels: tuple[str, ...] = (),
     title: str = "",
     point: int | None = None,
+    network: Run | None = None,
 ) -> Figure:
     """Lazy and adaptive predictors side by side: their kernels, a neuron's law, and the test losses.
 
@@ -149,6 +162,7 @@ def portrait(
         labels: names of the classes, in the order of their targets.
         title: above everything.
         point: the training point whose preactivation is shown; by default the one whose kernel entry grew the most.
+        network: a network of finite width to compare with; losses that belong to no solution are its own.
     """
     first, second = solutions[lazy], solutions[adaptive]
     figure = Figure(
@@ -163,10 +177,11 @@ def portrait(
     laws, bars = bottom.subplots(1, 2)
     if point is None:
         point = int(np.argmax(np.diag(second.kernels[0]) / np.diag(first.kernels[0])))
-    density(laws, first, second, layer=1, point=point)
+    density(laws, first, second, layer=1, point=point, network=network)
     laws.set_title("The neurons' response to one training image")
     shown = tuple(key for key, solution in solutions.items() if isinstance(solution.limit, ANBK))
-    losses(bars, {key: test_losses[key] for key in solutions}, variances=variances, adaptive=shown)
+    others = tuple(key for key in test_losses if key not in solutions)
+    losses(bars, test_losses, variances=variances, adaptive=shown, others=others)
     bars.set_title("The loss on new images")
     return figure
 

@@ -13,11 +13,12 @@ import adakern as ak
 
 def test_demo_writes_a_picture_and_true_numbers(tmp_path, monkeypatch, adakern):
     monkeypatch.chdir(tmp_path)
-    result = adakern("demo --out d.png --n-train 10 --n-test 40 --particles 128 --json")
+    result = adakern("demo --out d.png --n-train 10 --n-test 40 --particles 128 --width 64 --json")
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     rows = {row["predictor"]: row for row in facts["predictors"]}
-    assert list(rows) == ["NNGP", "NNGPK", "NTK", "ANBK, richness 1", "ANBK, richness 3"]
+    assert list(rows) == ["NNGP", "NNGPK", "NTK", "ANBK, richness 1", "ANBK, richness 3", "network, richness 3"]
+    assert facts["network"]["width"] == 64 and 0.9 < facts["network"]["alignment"] <= 1
 
     X, y, X_test, y_test = ak.datasets.mnist(n_train=10, n_test=40)
     solution = ak.solve(ak.NNGP(ak.MLP(), beta=50.0), X, y)

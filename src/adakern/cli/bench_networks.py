@@ -16,12 +16,12 @@ _HEADER = (
     "L",
     "products",
     "ratio",
-    "ratio, reduced",
+    "reduced",
     "share",
     "steps/s",
-    "step ms",
-    "bare ms",
-    "bare reduced ms",
+    "ms",
+    "bare",
+    "bare r.",
     "TFLOP/s",
 )
 
@@ -61,7 +61,7 @@ def run(
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    products = "float32" if row["matmul"] == "highest" else "device default"
+    products = "float32" if row["matmul"] == "highest" else "default"
     ratios = (f"{row[name]:.2f}" for name in ("ratio", "ratio_reduced", "share"))
     times = (f"{row[name]:.3g}" for name in ("steps_per_second", "step_ms", "bare_ms", "bare_reduced_ms", "tflops"))
     return str(row["depth"]), products, *ratios, *times
@@ -75,8 +75,8 @@ def _sizes(row: dict[str, Any]) -> str:
 
 
 _LEGEND = (
-    "ratio = a step / its bare matrix products with inputs of all features; ratio, reduced = the same with the inputs in the coordinates of their span, as simulated; "
-    "share = the step's rate of useful operations / that of the bare reduced products"
+    "ratio = a step / its bare matrix products with inputs of all features; reduced = the same with the inputs in the coordinates of their span, as simulated; "
+    "share = the step's rate of useful operations / that of the bare reduced products; ms, bare, bare r. = milliseconds of each"
 )
 
 
@@ -108,8 +108,9 @@ def _markdown(facts: dict[str, Any]) -> str:
         f"{_sizes(first)[0].upper()}{_sizes(first)[1:]}.",
         "A step is one gradient of the whole training set, one kick and one drift of every weight; momenta are refreshed, and kernels and outputs measured, "
         "every sixteenth. All of it runs in one compiled loop. The bare products are those of the same gradient, in one compiled loop as well: "
-        "**ratio** with inputs of all features, **ratio, reduced** with the inputs in the coordinates of their span (P < D), as the simulation uses them. "
-        "**Share** is the rate of useful operations of a step over that of the bare reduced products.",
+        "**ratio** with inputs of all features, **reduced** with the inputs in the coordinates of their span (P < D), as the simulation uses them. "
+        "**Share** is the rate of useful operations of a step over that of the bare reduced products; **ms**, **bare** and **bare r.** are the milliseconds of a step and of both kinds of bare products. "
+        "Products are in full float32, or in the device's default format (TF32 on a GPU).",
         "",
         "| " + " | ".join(_HEADER) + " |",
         "|" + "|".join(" ---: " for _ in _HEADER) + "|",

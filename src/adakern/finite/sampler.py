@@ -55,7 +55,7 @@ class Means(NamedTuple):
     squares: Array  # f²
     test: Array
     test_squares: Array
-    summaries: Array  # (replicas, scalars): loss, test loss, temperature, then tr Φ^ℓ and yᵀΦ^ℓy of each layer
+    summaries: Array  # (replicas, scalars): loss, test loss, temperature, then tr Φ^ℓ, yᵀΦ^ℓy and the concentration of each layer
     summary_squares: Array
 
 
@@ -83,20 +83,24 @@ def _measure(model: Model, problem: Problem, s: Array, features: tuple[Array, ..
     kernels = model.kernels(features)
     loss = jnp.sum(model.loss.value(problem.y, s))
     scalars = []
-    for kernel in kernels:
+    for kernel, values in zip(kernels, features, strict=True):
         points = len(problem.y)
         sites = kernel.shape[0] // points
         coarse = kernel if sites == 1 else jnp.einsum("asbs->ab", kernel.reshape(points, sites, points, sites))
-        scalars += [jnp.trace(coarse), jnp.sum(problem.y * jnp.matmul(coarse, problem.y, precision=model.matmul))]
+        overlap = jnp.sum(problem.y * jnp.matmul(coarse, problem.y, precision=model.matmul))
+        # Whether many neurons make up the kernel or few: exchange between neurons is the slowest motion there is.
+        shares = jnp.sum(values * values, axis=0)
+        tiny = jnp.finfo(shares.dtype).tiny
+        scalars += [jnp.trace(coarse), overlap, jnp.mean(shares**2) / jnp.maximum(jnp.mean(shares) ** 2, tiny)]
     return Measured(kernels, model.loss.link(s), loss, jnp.stack(scalars))
 
 
-def _test(model: Model, problem: Problem, weights: Weights, key: Array) -> tuple[Array, Array]:
-    """Outputs at the test points, and their loss. What h¹ has outside the span of the training inputs is drawn afresh from its prior."""
+def _test(model: Model, problem: Problem, weights: Weights, key: Array) -> tuple[Array, Array, Array]:
+    """Outputs at the test points and their squares, means over replicas, and each replica's loss. What h¹ has outside the span of the training inputs is drawn afresh from its prior."""
     if problem.test_rows.shape[0] == 0:
         replicas = weights[0].shape[0]
-        empty = jnp.zeros((replicas, 0, problem.y.shape[1]), problem.y.dtype)
-        return empty, jnp.zeros(replicas, problem.y.dtype)
+        empty = jnp.zeros((0, problem.y.shape[1]), problem.y.dtype)
+        return empty, empty, jnp.zeros(replicas, problem.y.dtype)
     outputs = functools.partial(model.outputs_of, rows=problem.test_rows, scales=problem.scales)
     if problem.test_root.size:
         shape = (weights[0].shape[0], *problem.test_root.shape[:2], model.width)
@@ -107,7 +111,8 @@ def _test(model: Model, problem: Problem, weights: Weights, key: Array) -> tuple
     else:
         s = over_replicas(outputs, weights)
     loss = jnp.sum(model.loss.value(problem.y_test[None], s), axis=-1)
-    return model.loss.link(s), loss
+    f = model.loss.link(s)
+    return f.mean(axis=0), (f**2).mean(axis=0), loss
 
 
 def _normal(key: Array, like: Weights) -> Weights:
@@ -170,7 +175,10 @@ def advance(
             moved.append(w + step * rate * f + jnp.sqrt(2 * step * rate) * xi)
         return tuple(moved)
 
-    def block(carry: tuple[State, Means], _: None) -> tuple[tuple[State, Means], Array]:
+    # Many test points cost more than a step: they are looked at as often as costs about as much as the training points.
+    every = 1 << (min(blocks, max(1, len(problem.y_test) // len(problem.y))).bit_length() - 1)
+
+    def block(carry: tuple[State, Means], index: Array) -> tuple[tuple[State, Means], Array]:
         state, means = carry
         state, at = (underdamped if sampler == "baoab" else overdamped)(state)
 
@@ -187,22 +195,27 @@ def advance(
         else:
             temperature = jnp.ones(at[0].shape[0], dtype)
             state = State(_drift(at, force, drift_key), state.momenta, key)
-        test, test_loss = _test(model, problem, at, test_key)
+        test, square, test_loss = jax.lax.cond(
+            index % every == every - 1,
+            lambda: jax.tree.map(lambda part: every * part, _test(model, problem, at, test_key)),
+            lambda: jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), unseen),
+        )
         scalars = jnp.stack([measured.loss, test_loss, temperature], axis=1)
         summaries = jnp.concatenate([scalars, measured.scalars], axis=1)
         new = Means(
             tuple(k.mean(0) for k in measured.kernels),
             measured.outputs.mean(0),
             (measured.outputs**2).mean(0),
-            test.mean(0),
-            (test**2).mean(0),
+            test,
+            square,
             summaries,
             summaries**2,
         )
         return (state, jax.tree.map(jnp.add, means, new)), measured.loss
 
     empty = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), _means_like(model, problem, state))
-    (state, sums), losses = jax.lax.scan(block, (state, empty), None, length=blocks)
+    unseen = jax.eval_shape(functools.partial(_test, model, problem), state.weights, state.key)
+    (state, sums), losses = jax.lax.scan(block, (state, empty), jnp.arange(blocks))
     return state, jax.tree.map(lambda part: part / blocks, sums), losses
 
 
@@ -223,8 +236,8 @@ def _means_like(model: Model, problem: Problem, state: State) -> Means:
         array(points, outputs),
         array(tests, outputs),
         array(tests, outputs),
-        array(replicas, 3 + 2 * model.depth),
-        array(replicas, 3 + 2 * model.depth),
+        array(replicas, 3 + 3 * model.depth),
+        array(replicas, 3 + 3 * model.depth),
     )
 
 

@@ -106,7 +106,7 @@ class Record:
         arrays = {f"kernel.{i}": kernel for i, kernel in enumerate(means.kernels)}
         arrays.update(outputs=means.outputs, squares=means.squares, test=means.test, test_squares=means.test_squares)
         # yᵀΦ^ℓy, by which feature learning is read off.
-        overlaps, squares = (part[:, 4::2].mean(axis=0) for part in (means.summaries, means.summary_squares))
+        overlaps, squares = (part[:, 4::3].mean(axis=0) for part in (means.summaries, means.summary_squares))
         arrays.update(overlaps=overlaps, overlap_squares=squares)
         for name, value in arrays.items():
             array = np.asarray(value, dtype=np.float64)

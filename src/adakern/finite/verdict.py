@@ -13,6 +13,7 @@ from adakern.averages import Stream
 from adakern.finite.inputs import Inputs
 
 _RHAT = 1.1
+_UNSETTLED = 1.2
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,11 @@ def judge(
 ) -> Verdict:
     """Temperature, error bars, and agreement of halves and replicas.
 
-    `summaries` holds, for each batch, (replicas, scalars): loss, test loss, temperature, and trace and label overlap of each layer's kernel.
+    `summaries` holds, for each batch, (replicas, scalars): loss, test loss, temperature, and trace, label overlap and
+    concentration of each layer's kernel.
     """
     series = np.transpose(np.stack(summaries), (1, 2, 0))  # (replicas, scalars, batches)
-    depth = (series.shape[1] - 3) // 2
+    depth = (series.shape[1] - 3) // 3
     relative = max(streams[f"kernel.{i}"].relative_error for i in range(depth))
     temperature = float(series[:, 2].mean())
     rhat, apart = _agreement(series, float(np.sum(data.y**2)) / len(data.X))
@@ -51,6 +53,11 @@ def judge(
             status = f"the kinetic temperature is {temperature:.3g}, not 1; give a smaller step"
         else:
             converged, status = True, f"kernels known to {relative:.2g}, from about {moments:.0f} independent moments"
+            unsettled = max(value for name, value in rhat.items() if name.startswith("concentration"))
+            if unsettled > _UNSETTLED:
+                status += (
+                    f"; which neurons make them up has not settled (R-hat {unsettled:.2f}): densities need more time"
+                )
     stats = {
         "temperature": temperature,
         "relative_error": relative,
@@ -63,13 +70,14 @@ def judge(
 
 
 def _agreement(series: np.ndarray, label_scale: float) -> tuple[dict[str, float], dict[str, float]]:
-    """Split-R̂ of the loss and of each layer's trace and label overlap, and what the scatter of half-chain means leaves of doubt in the latter."""
+    """Split-R̂ of the loss and of each layer's trace, label overlap and concentration, and what the scatter of half-chain means leaves of doubt in trace and overlap."""
     rhat, apart = {"loss": averages.split_rhat(series[:, 0])}, {}
     half = series.shape[2] // 2
-    for layer in range((series.shape[1] - 3) // 2):
-        trace = np.abs(series[:, 3 + 2 * layer]).mean()
+    for layer in range((series.shape[1] - 3) // 3):
+        trace = np.abs(series[:, 3 + 3 * layer]).mean()
+        rhat[f"concentration_{layer + 1}"] = averages.split_rhat(series[:, 5 + 3 * layer])
         for offset, what in enumerate(("trace", "label_overlap")):
-            values, name = series[:, 3 + 2 * layer + offset], f"{what}_{layer + 1}"
+            values, name = series[:, 3 + 3 * layer + offset], f"{what}_{layer + 1}"
             rhat[name] = averages.split_rhat(values)
             # Relative to the overlap itself or, where that is near zero, to the overlap of an isotropic kernel of the same trace.
             size = max(float(np.abs(values).mean()), float(trace) * (label_scale if offset else 1.0))
