@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -119,3 +120,16 @@ def test_columns_are_found_by_name(tmp_path, monkeypatch, adakern_json):
     for name in ("fit", "new"):
         adakern_json(f"predict run.safetensors {name}.csv --out f_{name}.csv")
     assert (tmp_path / "f_fit.csv").read_text() == (tmp_path / "f_new.csv").read_text()
+
+
+def test_info_of_a_network_of_finite_width(tmp_path, monkeypatch, adakern):
+    monkeypatch.chdir(tmp_path)
+    run = ak.finite.gradient_flow(ak.MLP(1, "erf"), np.eye(3), [1.0, -1.0, 0.5], decay=0.5, width=4, time=1.0)
+    run.save("n.safetensors")
+    facts = json.loads(adakern("info n.safetensors --json").stdout)
+    assert facts["kind"] == "gradient flow" and facts["settings"]["width"] == 4 and facts["points"] == 3
+    assert facts["settings"]["decays"] == [0.5, 0.5] and facts["last_loss"] == pytest.approx(run.losses[-1])
+    text = adakern("info n.safetensors").stdout
+    assert "Networks of finite width" in text and "reached t = 1" in text
+    refused = adakern("predict n.safetensors x.csv --out p.csv")
+    assert refused.exit_code == 2 and "holds 'adakern-run', not 'adakern-solution'" in refused.stderr

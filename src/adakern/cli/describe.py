@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adakern.finite import Run
     from adakern.solution import Solution
 
 
@@ -30,6 +31,25 @@ def describe(solution: Solution, file: Path) -> dict[str, Any]:
         "status": solution.status,
         **own,
         "stats": stats,
+    }
+
+
+def describe_run(run: Run, file: Path) -> dict[str, Any]:
+    """What is in a run of finite-width networks, apart from its arrays."""
+    settings = {name: getattr(run.settings, name) for name in run.settings.__dataclass_fields__}
+    return {
+        "file": str(file),
+        "kind": settings.pop("kind"),
+        "network": run.network.config(),
+        "points": len(run.X),
+        "features": int(run.X[0].size),
+        "outputs": 1 if run.y.ndim == 1 else run.y.shape[1],
+        "last_loss": float(run.losses[-1]),
+        "weights_kept": len(run.sample_times),
+        "converged": run.converged,
+        "status": run.status,
+        "settings": settings,
+        "stats": dict(run.stats),
     }
 
 
