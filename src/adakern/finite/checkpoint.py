@@ -6,18 +6,47 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from adakern import files
+from adakern import files, networks
+from adakern._version import __version__
+from adakern.finite.inputs import Inputs
+from adakern.networks import Network
 
 FORMAT = "adakern-checkpoint"
 SECONDS = 30.0  # between two writings
 
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]
+
+
+def identity(network: Network, settings: Any, plan: Any, data: Inputs) -> dict[str, Any]:
+    """Everything that determines a run: `settings` and `plan` are dataclasses of plain values."""
+    return {
+        "network": networks.describe(network),
+        "settings": asdict(settings),
+        "plan": asdict(plan),
+        "data": files.digest(data.X, data.y, data.X_test, data.y_test),
+        "version": __version__,
+    }
+
+
+class Recorded:
+    """What changes along a run, a dataclass. A stretch of work goes on with a copy, which takes the record's place when the stretch is complete: an interrupt finds the record whole."""
+
+    def copy(self) -> Self:
+        """A record of its own; arrays are shared, and none is ever written to."""
+        mutable: dict[str, Any] = {}
+        for name, value in self.__dict__.items():
+            if isinstance(value, list):
+                mutable[name] = list(value)
+            elif isinstance(value, dict):  # of streams
+                mutable[name] = {key: stream.copy() for key, stream in value.items()}
+        return replace(self, **mutable)  # type: ignore[type-var]
 
 
 class Checkpoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
 
@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adakern import files, losses, memory, networks
+from adakern import losses, memory
 from adakern._version import __version__
 from adakern.averages import Stream
 from adakern.errors import ConvergenceError
 from adakern.finite import coordinates, model, sampler, verdict
-from adakern.finite.checkpoint import Checkpoint, Content
+from adakern.finite.checkpoint import Checkpoint, Content, Recorded, identity
 from adakern.finite.inputs import Inputs
 from adakern.finite.run import Run, Settings
 from adakern.finite.sampler import Means, Problem, State
@@ -64,8 +64,8 @@ class Stride:
 
 
 @dataclass
-class Record:
-    """Everything that changes along a run. A stretch works on a copy, which takes the record's place when the stretch is complete, so that an interrupt finds it whole."""
+class Record(Recorded):
+    """Everything that changes along a run."""
 
     state: State
     stride: Stride = field(default_factory=lambda: Stride(math.nan))  # of the averages
@@ -82,13 +82,6 @@ class Record:
     summaries: list[np.ndarray] = field(default_factory=list)
     samples: list[tuple[float, list[np.ndarray]]] = field(default_factory=list)
     streams: dict[str, Stream] = field(default_factory=dict)
-
-    def copy(self) -> Record:
-        """A record of its own; arrays are shared, and none is ever written to."""
-        lists: dict[str, Any] = {
-            f.name: list(getattr(self, f.name)) for f in fields(self) if isinstance(getattr(self, f.name), list)
-        }
-        return replace(self, **lists, streams={name: stream.copy() for name, stream in self.streams.items()})
 
     def forget_averages(self) -> None:
         self.batch = 0
@@ -170,14 +163,7 @@ class Task:
         )
 
     def run(self, path: str | PathLike[str] | None, progress: Progress) -> None:
-        identity = {
-            "network": networks.describe(self.network),
-            "settings": {**asdict(self.settings), "decays": list(self.settings.decays)},
-            "plan": asdict(self.plan),
-            "data": files.digest(self.data.X, self.data.y, self.data.X_test, self.data.y_test),
-            "version": __version__,
-        }
-        checkpoint = Checkpoint(path, identity)
+        checkpoint = Checkpoint(path, identity(self.network, self.settings, self.plan, self.data))
         earlier = checkpoint.load()
         if earlier is not None:
             self.record = _unpack(*earlier, self.net.depth)

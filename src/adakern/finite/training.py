@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import files, losses, memory, networks
+from adakern import losses, memory
 from adakern._version import __version__
 from adakern.finite import coordinates, measure, model, sampler
-from adakern.finite.checkpoint import Checkpoint, Content
+from adakern.finite.checkpoint import Checkpoint, Content, Recorded, identity
 from adakern.finite.inputs import Inputs
 from adakern.finite.model import Model, Weights
 from adakern.finite.run import Run, Settings, first_weights, snapshot
@@ -116,8 +116,8 @@ def _look(net: Model, problem: Problem, weights: Weights) -> tuple[Array, tuple[
 
 
 @dataclass
-class Record:
-    """Everything that changes along a run. A stretch works on a copy, which takes the record's place when the stretch is complete, so that an interrupt finds it whole."""
+class Record(Recorded):
+    """Everything that changes along a run."""
 
     weights: Weights
     index: int = -1  # of the last moment recorded
@@ -133,13 +133,6 @@ class Record:
     sizes: list[float] = field(default_factory=list)  # of the kernels at the start
     outputs: np.ndarray = field(default_factory=lambda: np.zeros(0))
     kernels: tuple[np.ndarray, ...] = ()
-
-    def copy(self) -> Record:
-        """A record of its own; arrays are shared, and none is ever written to."""
-        lists: dict[str, Any] = {
-            f.name: list(getattr(self, f.name)) for f in fields(self) if isinstance(getattr(self, f.name), list)
-        }
-        return replace(self, **lists)
 
 
 class Task:
@@ -223,14 +216,7 @@ class Task:
         return jnp.stack(parts) - shift
 
     def run(self, path: str | PathLike[str] | None, progress: Progress) -> None:
-        identity = {
-            "network": networks.describe(self.network),
-            "settings": {**asdict(self.settings), "decays": list(self.settings.decays)},
-            "plan": {**asdict(self.plan), "times": list(self.plan.times)},
-            "data": files.digest(self.data.X, self.data.y, self.data.X_test, self.data.y_test),
-            "version": __version__,
-        }
-        checkpoint = Checkpoint(path, identity)
+        checkpoint = Checkpoint(path, identity(self.network, self.settings, self.plan, self.data))
         earlier = checkpoint.load()
         if earlier is not None:
             self.record = _unpack(*earlier, self.net.depth)
