@@ -63,8 +63,9 @@ def run(
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     products = "float32" if row["matmul"] == "highest" else "default"
     ratios = (f"{row[name]:.2f}" for name in ("ratio", "ratio_reduced", "share"))
-    times = (f"{row[name]:.3g}" for name in ("steps_per_second", "step_ms", "bare_ms", "bare_reduced_ms", "tflops"))
-    return str(row["depth"]), products, *ratios, *times
+    rate = row["steps_per_second"]
+    times = (f"{row[name]:.3g}" for name in ("step_ms", "bare_ms", "bare_reduced_ms", "tflops"))
+    return str(row["depth"]), products, *ratios, f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}", *times
 
 
 def _sizes(row: dict[str, Any]) -> str:
