@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
@@ -17,7 +19,7 @@ def _summed(series: np.ndarray) -> tuple[float, int]:
     """The autocorrelation time, and the largest lag that went into it."""
     length = len(series)
     centred = series - series.mean(axis=0)
-    variance = np.mean(np.sum(centred**2, axis=0))
+    variance = np.mean(np.sum(centred**2, axis=0)) if series.size else 0.0
     if length < 4 or variance == 0:
         return 1.0, 0
     total, window = 1.0, 0
@@ -81,11 +83,13 @@ def split_rhat(chains: np.ndarray) -> float:
 
 
 class Stream:
-    """The mean of a series of arrays and its standard error, in the memory of three of them.
+    """The mean of a series of arrays and its standard error.
 
-    The autocorrelation time is read off a few random projections of each array, which are kept.
+    Of small arrays the whole series is kept, and every entry has an autocorrelation time of its own. Of large ones only sums are kept, and one
+    time, read off a few random projections, serves all entries.
     """
 
+    _WHOLE = 2**16  # entries
     _BUCKETS = 64
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -94,7 +98,11 @@ class Stream:
         self._first = np.zeros(shape)  # sums of differences from the first array: no cancellation in the variance
         self._sum = np.zeros(shape)
         self._squares = np.zeros(shape)
-        self._projections: list[np.ndarray] = []
+        self._series: list[np.ndarray] = []  # differences of small arrays, flat, or projections of large ones
+
+    @property
+    def _whole(self) -> bool:
+        return self._sum.size <= self._WHOLE
 
     def add(self, array: np.ndarray) -> None:
         if self.count == 0:
@@ -102,7 +110,7 @@ class Stream:
         difference = array - self._first
         self._sum = self._sum + difference  # not in place: `copy` shares what it holds
         self._squares = self._squares + difference**2
-        self._projections = [*self._projections, self._project(difference)]
+        self._series = [*self._series, difference.ravel() if self._whole else self._project(difference)]
         self.count += 1
 
     def copy(self) -> Stream:
@@ -113,10 +121,7 @@ class Stream:
 
     def _project(self, array: np.ndarray) -> np.ndarray:
         """Sums of entries with random signs in a fixed number of random groups."""
-        flat = array.ravel()
-        if len(flat) <= self._BUCKETS:
-            return flat.copy()
-        rng = np.random.default_rng(0)
+        flat, rng = array.ravel(), np.random.default_rng(0)
         groups, signs = rng.integers(self._BUCKETS, size=len(flat)), rng.choice([-1.0, 1.0], size=len(flat))
         return np.bincount(groups, weights=signs * flat, minlength=self._BUCKETS)
 
@@ -126,15 +131,8 @@ class Stream:
 
     @property
     def time(self) -> float:
-        """Integrated autocorrelation time, in arrays.
-
-        Taken around the series' own mean, every correlation comes out lower by time/length of the variance, and so does the variance itself: over a
-        window of W lags on either side, the product of both, which is what an error needs, by the factor 1 - (2W + 1)/length. It is made up for here.
-        """
-        if not self.count:
-            return 1.0
-        time, window = _summed(np.stack(self._projections))
-        return time / max(0.25, 1 - (2 * window + 1) / self.count)
+        """Integrated autocorrelation time, in arrays, of all entries together."""
+        return float(_corrected(*_summed(np.stack(self._series)), self.count)) if self.count else 1.0
 
     @property
     def variance(self) -> np.ndarray:
@@ -147,7 +145,10 @@ class Stream:
     @property
     def error(self) -> np.ndarray:
         """Standard error of the mean."""
-        return np.sqrt(self.variance * self.time / max(1, self.count))
+        time: float | np.ndarray = self.time
+        if self._whole and self.count > 1:
+            time = _each(np.stack(self._series)).reshape(self.shape)
+        return np.sqrt(self.variance * time / max(1, self.count))
 
     @property
     def relative_error(self) -> float:
@@ -157,13 +158,37 @@ class Stream:
 
     def state(self) -> dict[str, np.ndarray]:
         """Arrays from which `restore` continues, for a checkpoint."""
-        projections = np.stack(self._projections) if self._projections else np.zeros((0, 0))
-        return {"first": self._first, "sum": self._sum, "squares": self._squares, "projections": projections}
+        series = np.stack(self._series) if self._series else np.zeros((0, 0))
+        return {"first": self._first, "sum": self._sum, "squares": self._squares, "series": series}
 
     @classmethod
     def restore(cls, state: dict[str, np.ndarray]) -> Stream:
         stream = cls(state["sum"].shape)
         stream._first, stream._sum, stream._squares = (np.array(state[k]) for k in ("first", "sum", "squares"))
-        stream._projections = list(state["projections"])
-        stream.count = len(stream._projections)
+        stream._series = list(state["series"])
+        stream.count = len(stream._series)
         return stream
+
+
+def _corrected(time: Any, window: Any, length: int) -> Any:
+    """An autocorrelation time with which the error of a short series is right on average.
+
+    Taken around the series' own mean, every correlation comes out lower by time/length of the variance, and so does the variance itself: over a
+    window of W lags on either side, the product of both, which is what an error needs, by the factor 1 - (2W + 1)/length.
+    """
+    return time / np.maximum(0.25, 1 - (2 * window + 1) / length)
+
+
+def _each(series: np.ndarray) -> np.ndarray:
+    """The corrected autocorrelation time of every column of (length, columns), by Geyer's initial positive sequence."""
+    length, columns = series.shape
+    centred = series - series.mean(axis=0)
+    spectrum = np.fft.rfft(centred, n=2 * length, axis=0)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, n=2 * length, axis=0)[: length // 2 + 1]
+    moving = products[0] > 0
+    correlations = products / np.where(moving, products[0], 1.0)
+    count = (len(correlations) - 1) // 2
+    pairs = correlations[1 : 2 * count + 1].reshape(count, 2, columns).sum(axis=1)
+    going = np.cumprod(pairs > 0, axis=0).astype(bool)
+    time = np.maximum(1.0, 1 + 2 * np.sum(np.where(going, pairs, 0.0), axis=0))
+    return np.where(moving, _corrected(time, 2 * going.sum(axis=0), length), 1.0)

@@ -29,6 +29,8 @@ def check_target(path: str | PathLike[str]) -> Path:
         raise FileNotFoundError(f"the folder {target.parent} does not exist; make it first")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; give the name of a file")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"the folder {target.parent} may not be written to; give another one")
     return target
 
 

@@ -33,7 +33,7 @@ class Row:
     setting: str
     measured: float
     error: float
-    expected: float
+    expected: float | None
     doubt: float = 0.0
     ok: bool | None = None
     series: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +42,9 @@ class Row:
     def sigmas(self) -> float:
         """Difference in units of the joint standard error."""
         joint = math.hypot(self.error, self.doubt)
-        return abs(self.measured - self.expected) / joint if joint > 0 else math.inf
+        if self.expected is None or joint == 0:
+            return math.inf
+        return abs(self.measured - self.expected) / joint
 
 
 def _mlp(depth: int, activation: str) -> MLP:
@@ -124,7 +126,7 @@ def linear(quick: bool) -> Iterator[Row]:
             f"L={depth}: N times the mean's deviation; chi² of a 1/N law, {len(widths) - 1} degrees, {chi:.1f}",
             coefficient,
             uncertain,
-            coefficient,
+            None,
             ok=bool(stats.chi2.sf(chi, len(widths) - 1) > 0.003),
         )
 

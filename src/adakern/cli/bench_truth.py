@@ -120,8 +120,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     error = f"{row['error']:.2g}" if row["error"] else ""
     joint = row["error"] or row["doubt"]
     verdict = {True: "ok", False: "FAILED", None: ""}[row["ok"]]
-    sigmas = f"{row['sigmas']:.1f}" if joint else ""
-    expected = f"{row['expected']:.5g}" + (f" ± {row['doubt']:.2g}" if row["doubt"] else "")
+    known = row["expected"] is not None
+    sigmas = f"{row['sigmas']:.1f}" if joint and known else ""
+    expected = (f"{row['expected']:.5g}" if known else "") + (f" ± {row['doubt']:.2g}" if row["doubt"] else "")
     return row["setting"], f"{row['measured']:.5g}", error, expected, sigmas, verdict
 
 

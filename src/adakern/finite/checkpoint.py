@@ -15,6 +15,7 @@ import numpy as np
 
 from adakern import files, networks
 from adakern._version import __version__
+from adakern.averages import Stream
 from adakern.finite.inputs import Inputs
 from adakern.networks import Network
 
@@ -44,8 +45,8 @@ class Recorded:
         for name, value in self.__dict__.items():
             if isinstance(value, list):
                 mutable[name] = list(value)
-            elif isinstance(value, dict):  # of streams
-                mutable[name] = {key: stream.copy() for key, stream in value.items()}
+            elif isinstance(value, dict):
+                mutable[name] = {k: v.copy() if isinstance(v, Stream) else v for k, v in value.items()}
         return replace(self, **mutable)  # type: ignore[type-var]
 
 
@@ -84,10 +85,7 @@ class Checkpoint:
 
     @contextmanager
     def guarding(self, content: Callable[[], Content]) -> Iterator[Callable[[], None]]:
-        """Yields what to call after each stretch of work; an interrupt writes the last finished stretch before it goes on its way.
-
-        When the work is done the file has served and is removed.
-        """
+        """Yields what to call after each stretch of work; whatever breaks in writes the last finished stretch before it goes on its way."""
 
         def stretch() -> None:
             if self.due():
@@ -95,8 +93,11 @@ class Checkpoint:
 
         try:
             yield stretch
-        except KeyboardInterrupt:
+        except BaseException:
             self.save(content())
             raise
+
+    def remove(self) -> None:
+        """The run is complete, and the file has served."""
         if self._path is not None:
             Path(self._path).unlink(missing_ok=True)

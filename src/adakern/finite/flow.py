@@ -70,7 +70,8 @@ def gradient_flow(
         initial: "normal" or "laplace" weights, of unit variance.
         centred: subtract the outputs that the network has at the start, at every point.
         times: moments whose weights to keep, for `run.at(time)`; the last moment is always kept.
-        tolerance: the flow stops when kernels and outputs move by less than this, relatively, per unit of time (and all `times` are past); 0 never.
+        tolerance: the flow stops when kernels and outputs move by less than this, relatively, per unit of time, or per $1/\lambda$ for a decay below one, which is how
+            long the flow remembers (and all `times` are past); 0 never.
         replicas: independent initialisations, run side by side.
         X_test, y_test: points whose outputs (and loss) are recorded along the way.
         precision: "float32" or "float64".
@@ -112,11 +113,12 @@ def gradient_flow(
         raise ValueError(
             "step has no meaning for method='ode', whose step adapts; leave it out or use method='descent'"
         )
+    if plan.step is not None and plan.step > total:
+        raise ValueError(f"step must be at most time, {total:g}, but it is {plan.step:g}")
     begun = clock.perf_counter()
     with precisions.scope(precision):
         task = Task(network, data, settings, plan)
-        task.run(checkpoint, Progress(progress))
-        run = task.result(clock.perf_counter() - begun)
+        run = task.run(checkpoint, Progress(progress), begun)
     if throw and not run.converged:
         raise ConvergenceError(f"gradient flow failed: {run.status} (throw=False returns it as it is)", run)
     return run
@@ -130,4 +132,8 @@ def _moments(times: Sequence[float] | None, total: float) -> tuple[float, ...]:
         raise ValueError(
             f"times must lie between 0 and time, {total:g}, but they are {moments.min():g} to {moments.max():g}"
         )
-    return tuple(sorted({min(float(moment), total) for moment in moments}))
+    kept: list[float] = []
+    for moment in sorted(min(float(moment), total) for moment in moments):
+        if not kept or moment - kept[-1] > 1e-9 * total:  # closer ones are the same
+            kept.append(moment)
+    return tuple(kept)

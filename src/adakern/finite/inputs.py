@@ -32,7 +32,7 @@ def read(network: Network, X: Any, y: Any, loss: str, X_test: Any, y_test: Any) 
     if not isinstance(network, Network):
         raise TypeError(f"network must be an MLP or a CNN, but it is {network!r}")
     checks.choice("loss", loss, losses.NAMES)
-    inputs = checks.inputs("X", X, ndim=network.input_ndim)
+    inputs = _small("X", checks.inputs("X", X, ndim=network.input_ndim))
     network.check_inputs(inputs.shape)
     targets = _targets("y", y, len(inputs), loss)
     columns = targets if targets.ndim == 2 else targets[:, None]
@@ -41,7 +41,7 @@ def read(network: Network, X: Any, y: Any, loss: str, X_test: Any, y_test: Any) 
             raise ValueError("y_test must come with X_test")
         tests, labels = inputs[:0], columns[:0]
     else:
-        tests = checks.inputs("X_test", X_test, ndim=network.input_ndim, like=inputs)
+        tests = _small("X_test", checks.inputs("X_test", X_test, ndim=network.input_ndim, like=inputs))
         labels = np.zeros((len(tests), columns.shape[1]))
         if y_test is not None:
             given = _targets("y_test", y_test, len(tests), loss)
@@ -53,8 +53,16 @@ def read(network: Network, X: Any, y: Any, loss: str, X_test: Any, y_test: Any) 
     return Inputs(inputs, columns, targets, tests, labels, y_test is not None)
 
 
+def _small(name: str, array: np.ndarray) -> np.ndarray:
+    if array.size and np.abs(array).max() > 1e9:
+        raise ValueError(
+            f"{name} must be of moderate size, but it reaches {np.abs(array).max():.2g}; rescale it to order one"
+        )
+    return array
+
+
 def _targets(name: str, value: Any, points: int, loss: str) -> np.ndarray:
-    targets = checks.targets(name, value, points)
+    targets = _small(name, checks.targets(name, value, points))
     if loss == "logistic" and not np.isin(targets, (-1.0, 1.0)).all():
         raise ValueError(f"{name} must hold -1 and +1 for the logistic loss, but it holds {np.unique(targets)[:4]}")
     if loss == "softmax":

@@ -113,8 +113,7 @@ def langevin(
     begun = clock.perf_counter()
     with precisions.scope(precision):
         task = Task(network, data, settings, plan)
-        task.run(checkpoint, Progress(progress))
-        run = task.result(clock.perf_counter() - begun)
+        run = task.run(checkpoint, Progress(progress), begun)
     if throw and not run.converged:
         raise ConvergenceError(
             f"Langevin sampling did not converge: {run.status} (throw=False returns it as it is)", run

@@ -59,8 +59,8 @@ def neuron_scatter(model: Model, weights: Weights, rows: Array, scales: Array) -
             squares = jax.lax.scan(second, zero, jnp.moveaxis(places, 2, 0))[0]
         flat = places.reshape(places.shape[0], -1)
         mean = jnp.matmul(flat, flat.T, precision=model.matmul) / model.width
-        variance = jnp.maximum(squares / model.width - mean**2, 0) / max(1, model.width - 1)
-        result.append(jnp.sqrt(variance))
+        variance = jnp.maximum(squares / model.width - mean**2, 0)
+        result.append(jnp.sqrt(variance / (model.width - 1)) if model.width > 1 else jnp.full_like(mean, jnp.inf))
     return tuple(result)
 
 

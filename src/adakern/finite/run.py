@@ -264,6 +264,8 @@ class Run:
 
     @cached_property
     def _tangents(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        rows = max(self._model.positions) * len(self.X) * self._model.outputs
+        memory.require((4 + self.network.depth) * 8 * rows**2, "a tangent kernel over positions", "fewer points")
         gradients: list[np.ndarray] = []
         tangent, count = np.zeros(()), 0
         with scope(self.settings.precision):
@@ -294,9 +296,9 @@ class Run:
     def _sweep(self, X: np.ndarray, budget: float | None, errors: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean, standard error and variance of f over the kept weights."""
         net, loss = self._model, losses.get(self.settings.loss)
-        inside, outside = self._coordinates.split(model.rows_of(self.network, X))
         first = net.positions[0]
         per_point = first * net.width * (net.depth + 3) * np.dtype(self.settings.precision).itemsize
+        per_point += 4 * 8 * first * self._coordinates.size
         size = memory.rows_per_batch(per_point, memory.budget(budget), max(1, len(X)))
         indices = sorted(self._indices(), key=lambda i: (self.sample_times[i], self.sample_replicas[i]))
         alone = len(indices) == 1
@@ -311,7 +313,7 @@ class Run:
         scatter = np.zeros(shape)
         with scope(self.settings.precision):
             for index in indices:
-                s, noise = self._outputs(index, inside, outside, size, errors and alone)
+                s, noise = self._outputs(index, X, size, errors and alone)
                 f = np.asarray(loss.link(jnp.asarray(s)), dtype=np.float64)
                 if errors and alone:
                     slope = np.asarray(loss.link(jnp.asarray(s + 1e-3)) - loss.link(jnp.asarray(s - 1e-3))) / 2e-3
@@ -333,25 +335,23 @@ class Run:
     def _outputs(
         self,
         index: int,
-        inside: np.ndarray,
-        outside: np.ndarray | None,
+        X: np.ndarray,
         size: int,
         scatter: bool,
     ) -> tuple[np.ndarray, np.ndarray]:
         """s of one sample at rows of new points, batch by batch, and on request its scatter over neurons."""
-        net, first, weights = self._model, self._model.positions[0], self._sample(index)
-        points = len(inside) // first
-        beyond = None if outside is None else self._outside(index)
+        net, points, weights = self._model, len(X), self._sample(index)
+        beyond = None if self.basis is None else self._outside(index)
         start = None
         if self.initial_weights is not None:
             replica = int(self.sample_replicas[index])
             start = tuple(jnp.asarray(w[replica]) for w in self.initial_weights)
         values, noise = np.empty((points, net.outputs)), np.zeros((points, net.outputs))
         for begin in range(0, points, size):
-            part = slice(begin * first, min(points, begin + size) * first)
-            rows = jnp.asarray(inside[part])
             here = slice(begin, min(points, begin + size))
-            far = np.zeros((1, net.width)) if beyond is None or outside is None else outside[part] @ beyond
+            inside, outside = self._coordinates.split(model.rows_of(self.network, X[here]))
+            rows = jnp.asarray(inside)
+            far = np.zeros((1, net.width)) if beyond is None or outside is None else outside @ beyond
             pieces = [(weights, float(self.fades[index]))] + ([] if start is None else [(start, 1.0)])
             offsets = [jnp.asarray(fade * far) for _, fade in pieces]
             s = [
@@ -365,7 +365,7 @@ class Run:
                     for (w, _), offset in zip(pieces, offsets, strict=True)
                 ]
                 each = parts[0] - (parts[1] if len(parts) > 1 else 0.0)
-                noise[here] = np.asarray(each.std(axis=-1)) / np.sqrt(max(1, net.width - 1))
+                noise[here] = np.asarray(each.std(axis=-1)) / np.sqrt(net.width - 1) if net.width > 1 else np.inf
         return values, noise
 
     def _like_y(self, values: np.ndarray) -> np.ndarray:

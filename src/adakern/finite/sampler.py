@@ -48,11 +48,11 @@ class State(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Means over the blocks of one call; kernels and outputs over replicas too."""
+    """Means over the blocks of one call, of every replica."""
 
     kernels: tuple[Array, ...]
     outputs: Array  # f = σ(s)
-    squares: Array  # f²
+    squares: Array  # (f - y)²: around the targets no digits are lost
     test: Array
     test_squares: Array
     summaries: Array  # (replicas, scalars): loss, test loss, temperature, then tr Φ^ℓ, yᵀΦ^ℓy and the concentration of each layer
@@ -96,10 +96,10 @@ def _measure(model: Model, problem: Problem, s: Array, features: tuple[Array, ..
 
 
 def _test(model: Model, problem: Problem, weights: Weights, key: Array) -> tuple[Array, Array, Array]:
-    """Outputs at the test points and their squares, means over replicas, and each replica's loss. What h¹ has outside the span of the training inputs is drawn afresh from its prior."""
+    """Outputs at the test points, their squares around the targets, and the loss, of each replica. What h¹ has outside the span of the training inputs is drawn afresh from its prior."""
     if problem.test_rows.shape[0] == 0:
         replicas = weights[0].shape[0]
-        empty = jnp.zeros((0, problem.y.shape[1]), problem.y.dtype)
+        empty = jnp.zeros((replicas, 0, problem.y.shape[1]), problem.y.dtype)
         return empty, empty, jnp.zeros(replicas, problem.y.dtype)
     outputs = functools.partial(model.outputs_of, rows=problem.test_rows, scales=problem.scales)
     if problem.test_root.size:
@@ -112,7 +112,7 @@ def _test(model: Model, problem: Problem, weights: Weights, key: Array) -> tuple
         s = over_replicas(outputs, weights)
     loss = jnp.sum(model.loss.value(problem.y_test[None], s), axis=-1)
     f = model.loss.link(s)
-    return f.mean(axis=0), (f**2).mean(axis=0), loss
+    return f, (f - problem.y_test[None]) ** 2, loss
 
 
 def _normal(key: Array, like: Weights) -> Weights:
@@ -203,9 +203,9 @@ def advance(
         scalars = jnp.stack([measured.loss, test_loss, temperature], axis=1)
         summaries = jnp.concatenate([scalars, measured.scalars], axis=1)
         new = Means(
-            tuple(k.mean(0) for k in measured.kernels),
-            measured.outputs.mean(0),
-            (measured.outputs**2).mean(0),
+            measured.kernels,
+            measured.outputs,
+            (measured.outputs - problem.y[None]) ** 2,
             test,
             square,
             summaries,
@@ -231,11 +231,11 @@ def _means_like(model: Model, problem: Problem, state: State) -> Means:
 
     tests = len(problem.y_test)
     return Means(
-        tuple(array(n, n) for n in sizes),
-        array(points, outputs),
-        array(points, outputs),
-        array(tests, outputs),
-        array(tests, outputs),
+        tuple(array(replicas, n, n) for n in sizes),
+        array(replicas, points, outputs),
+        array(replicas, points, outputs),
+        array(replicas, tests, outputs),
+        array(replicas, tests, outputs),
         array(replicas, 3 + 3 * model.depth),
         array(replicas, 3 + 3 * model.depth),
     )
@@ -258,7 +258,7 @@ def start(shapes: tuple[tuple[int, int], ...], replicas: int, seed: int, dtype: 
     first, second = jax.random.split(jax.random.fold_in(jax.random.key(low), high))
     weights, momenta = (_prior(key, shapes, replicas, dtype) for key in (first, second))
     # The generator that XLA has built in: several times faster than the default one, on any device.
-    return State(weights, momenta, jax.random.key(low ^ high, impl="rbg"))
+    return State(weights, momenta, jax.random.fold_in(jax.random.key(low, impl="rbg"), high))
 
 
 @functools.partial(jax.jit, static_argnames=("model",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time as clock
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
@@ -31,9 +32,11 @@ _MOST_KICKS = 16  # steps between two measurements
 _MOST_BLOCKS = 64  # measurements of one compiled call
 _STRETCHES = 16  # of the burn-in
 _BATCHES = 128  # of the averages: enough for an autocorrelation time to be read off their series
+_COOLINGS = 64  # most stretches beyond the burn-in, if it ends with heat left
 _WARM = 1.1  # kinetic temperature up to which the heat of the first descent counts as gone
-_HOT = 1.5  # kinetic temperature of a stretch that was not followed stably
+_HOT = 1.5  # kinetic temperature of a stretch that was not followed stably, unless it came in hot
 _RETRIES = 12
+_LEAST = 2.0  # rescaled time of burn-in and averages below which a run cannot count as converged
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Record(Recorded):
     time: float = 0.0
     steps: int = 0
     stretch: int = 0  # done of the burn-in
-    heat: float = 1.0  # kinetic temperature of the last stretch
+    coolings: int = 0  # stretches that were added to the burn-in
+    heat: float = math.inf  # kinetic temperature of the last stretch
     batch: int = 0  # done of the averages
     retries: int = 0
     failure: str = ""
@@ -82,10 +86,25 @@ class Record(Recorded):
     summaries: list[np.ndarray] = field(default_factory=list)
     samples: list[tuple[float, list[np.ndarray]]] = field(default_factory=list)
     streams: dict[str, Stream] = field(default_factory=dict)
+    replicas: dict[str, np.ndarray] = field(default_factory=dict)  # sums over batches, of each replica
+
+    def error(self, name: str) -> np.ndarray:
+        """Standard error of a mean: from its series, or from the scatter of replicas where that is larger.
+
+        A replica that stays in one of several wells has a quiet series. Few replicas tell their scatter for all entries together only.
+        """
+        error, sums = self.streams[name].error, self.replicas.get(name)
+        if sums is None:
+            return error
+        between = np.asarray((sums / self.batch).std(axis=0, ddof=1) / math.sqrt(len(sums)))
+        if len(sums) >= 4:
+            return np.maximum(error, between)
+        size = float(np.sum(error**2))
+        return error * math.sqrt(max(1.0, float(np.sum(between**2)) / size)) if size > 0 else error
 
     def forget_averages(self) -> None:
         self.batch = 0
-        self.streams, self.summaries, self.samples, self.batch_times = {}, [], [], []
+        self.streams, self.replicas, self.summaries, self.samples, self.batch_times = {}, {}, [], [], []
 
     def follow(self, trace: np.ndarray, spacing: float) -> None:
         """Losses after each block."""
@@ -99,11 +118,14 @@ class Record(Recorded):
         arrays = {f"kernel.{i}": kernel for i, kernel in enumerate(means.kernels)}
         arrays.update(outputs=means.outputs, squares=means.squares, test=means.test, test_squares=means.test_squares)
         # yᵀΦ^ℓy, by which feature learning is read off.
-        overlaps, squares = (part[:, 4::3].mean(axis=0) for part in (means.summaries, means.summary_squares))
+        overlaps, squares = (part[:, 4::3] for part in (means.summaries, means.summary_squares))
         arrays.update(overlaps=overlaps, overlap_squares=squares)
         for name, value in arrays.items():
             array = np.asarray(value, dtype=np.float64)
-            self.streams.setdefault(name, Stream(array.shape)).add(array)
+            mean = array.mean(axis=0)
+            self.streams.setdefault(name, Stream(mean.shape)).add(mean)
+            if len(array) > 1:
+                self.replicas[name] = self.replicas[name] + array if name in self.replicas else array
         self.summaries.append(np.asarray(means.summaries, dtype=np.float64))
         self.batch_times.append(self.time)
 
@@ -131,7 +153,8 @@ class Task:
         fields = 4 * self.net.depth * rows * self.net.width * item * copies
         tests = 4 * len(self.data.X_test) * self.net.positions[0] * self.net.width * item * copies
         sizes = [rows if i < self.net.depth - 1 else len(self.data.X) for i in range(self.net.depth)]
-        kernels = sum(n * n for n in sizes) * (6 * 8 + 3 * item * copies)
+        kernels = sum(n * n for n in sizes) * (6 * 8 + (3 * item + 2 * 8) * copies)
+        tests += 2 * 8 * len(self.data.X_test) * self.net.positions[0] ** 2
         memory.require(
             7 * weights + fields + tests + kernels,
             f"{copies} network(s) of width {self.net.width} on {len(self.data.X)} points",
@@ -162,22 +185,52 @@ class Task:
             y_test=jnp.asarray(self.data.y_test),
         )
 
-    def run(self, path: str | PathLike[str] | None, progress: Progress) -> None:
+    def run(self, path: str | PathLike[str] | None, progress: Progress, begun: float) -> Run:
         checkpoint = Checkpoint(path, identity(self.network, self.settings, self.plan, self.data))
         earlier = checkpoint.load()
         if earlier is not None:
             self.record = _unpack(*earlier, self.net.depth)
-        stretches = _STRETCHES if self.plan.burn_in > 0 else 0
         with (
             checkpoint.guarding(lambda: _pack(self.record)) as stretch,
-            progress.task("Langevin", stretches + _BATCHES) as advance,
+            progress.task("Langevin", self.stretches + self.batches) as advance,
         ):
-            advance(parts=self.record.stretch + self.record.batch)
-            while not self.record.failure and (self.record.stretch < stretches or self.record.batch < _BATCHES):
-                burning = self.record.stretch < stretches
+            advance(parts=min(self.record.stretch, self.stretches) + self.record.batch)
+            while not self.record.failure and self.record.batch < self.batches:
+                burning = self._burning(self.record)
                 self.record = self._burn(self.record.copy()) if burning else self._average(self.record.copy())
                 stretch()
                 advance(note=self._note("burn-in" if burning else f"tau {self.record.time:.1f}"))
+            run = self.result(clock.perf_counter() - begun)
+        checkpoint.remove()
+        return run
+
+    def _burning(self, record: Record) -> bool:
+        """Whether burn-in goes on: as long as it was meant to, and a while longer if heat is left."""
+        if record.stretch < self.stretches:
+            return True
+        return bool(
+            self.stretches and record.batch == 0 and record.heat > _WARM + self._chance and record.coolings < _COOLINGS
+        )
+
+    @property
+    def _chance(self) -> float:
+        """How far the kinetic temperature of one moment strays by chance."""
+        return 3 * math.sqrt(2 / (self.freedom * self.settings.replicas))
+
+    @property
+    def stretches(self) -> int:
+        """Of the burn-in; no more than there are steps, if the step was given."""
+        return self._pieces(self.plan.burn_in, _STRETCHES)
+
+    @property
+    def batches(self) -> int:
+        """Of the averages."""
+        return self._pieces(self.plan.time - self.plan.burn_in, _BATCHES)
+
+    def _pieces(self, duration: float, most: int) -> int:
+        if duration == 0:
+            return 0
+        return most if self.plan.step is None else max(1, min(most, round(duration / self.plan.step)))
 
     def _note(self, phase: str) -> str:
         loss = float(np.mean(self.record.losses[-1])) / len(self.data.X) if self.record.losses else math.nan
@@ -193,7 +246,7 @@ class Task:
         if not (math.isfinite(step) and step > 0):
             return Stride(math.nan)
         between = _REFRESH / self.plan.friction if self.plan.sampler == "baoab" else _REFRESH
-        needed = max(1, math.ceil(duration / step - 1e-9))
+        needed = max(1, math.ceil(duration / step - 1e-9) if self.plan.step is None else round(duration / step))
         most = max(1, min(_MOST_KICKS, int(between / step)))
         groups = math.ceil(needed / most)
         blocks = 1 << max(0, min(groups // 4, _MOST_BLOCKS).bit_length() - 1)
@@ -229,7 +282,9 @@ class Task:
                 return None
             total = means if total is None else jax.tree.map(jnp.add, total, means)
             traces.append(trace)
+        assert total is not None
         record.state = state
+        record.heat = float(np.mean(total.summaries[:, 2])) / stride.parts
         record.steps += stride.steps
         record.follow(np.concatenate(traces), stride.step * stride.leap)
         return jax.tree.map(lambda part: part / stride.parts, total)
@@ -253,13 +308,14 @@ class Task:
     def _burn(self, record: Record) -> Record:
         """One stretch of the burn-in, with a step for the stiffness of the moment; it is tried again with half of it if it does not stay calm."""
         # The first descent turns potential energy into heat, which is no fault of the step: drag carries it off, as long as there is any.
-        hot = record.stretch == 0 or (record.heat > _WARM and record.stretch < _STRETCHES // 2)
+        # Not for long: drag holds back what is slow.
+        hot = record.stretch == 0 or (record.heat > _WARM + self._chance and record.stretch < self.stretches // 4)
         while True:
-            stride = self._stride(record, self.plan.burn_in / _STRETCHES)
+            stride = self._stride(record, self.plan.burn_in / self.stretches)
             means = self._go(record, stride, _DRAG if hot else self.plan.friction, math.inf)
             if means is not None:
-                record.heat = float(np.mean(means.summaries[:, 2]))
-                record.stretch += 1
+                record.coolings += record.stretch >= self.stretches
+                record.stretch = min(record.stretch + 1, self.stretches)
                 return record
             if self._give_up(record, stride):
                 return record
@@ -267,15 +323,17 @@ class Task:
     def _average(self, record: Record) -> Record:
         """One batch of the averages, all with one step. If it heats up, averaging starts again with half the step."""
         if record.batch == 0:
-            record.stride = self._stride(record, (self.plan.time - self.plan.burn_in) / _BATCHES)
-        means = self._go(record, record.stride, self.plan.friction, _HOT)
+            record.stride = self._stride(record, (self.plan.time - self.plan.burn_in) / self.batches)
+        # Heat of the first descent is no fault of the step, nor is what a hot start has left.
+        limit = math.inf if record.time < 1 else max(_HOT, 1.2 * record.heat)
+        means = self._go(record, record.stride, self.plan.friction, limit)
         if means is None:
             if not self._give_up(record, record.stride):
                 record.forget_averages()
             return record
         record.batch += 1
         record.add(means)
-        if record.batch * self.kept // _BATCHES > (record.batch - 1) * self.kept // _BATCHES:
+        if record.batch * self.kept // self.batches > (record.batch - 1) * self.kept // self.batches:
             record.samples.append((record.time, self._weights(record)))
         return record
 
@@ -284,6 +342,15 @@ class Task:
         drawn = sampler.positions(record.state, record.stride.step, self.plan.sampler)
         roots = np.sqrt(self.settings.decays)
         return [np.asarray(w) / np.asarray(root, w.dtype) for w, root in zip(drawn, roots, strict=True)]
+
+    def _too_short(self) -> str:
+        """Features relax within a time of order one, whatever the number of steps: shorter runs tell of their start."""
+        pace = 1.0 if self.plan.sampler == "baoab" else min(self.settings.decays)
+        phases = {"burn_in": self.plan.burn_in, "the time after it": self.plan.time - self.plan.burn_in}
+        short = [f"{name} is {value * pace:.3g}" for name, value in phases.items() if value * pace < _LEAST]
+        if not short:
+            return ""
+        return f"features relax within a rescaled time of order 1, but {' and '.join(short)}; give {_LEAST:g} or more to each"
 
     def _give_up(self, record: Record, stride: Stride) -> bool:
         """Count a failed stretch; after too many, or with a step that was given, say so."""
@@ -301,7 +368,13 @@ class Task:
         if not record.streams:
             raise ConvergenceError(f"Langevin sampling failed before there was anything to average: {record.failure}")
         judged = verdict.judge(
-            record.summaries, record.streams, self.data, self.plan.tolerance, self.freedom, record.failure
+            record.summaries,
+            record.streams,
+            {name: record.error(name) for name in record.streams},
+            self.data,
+            self.plan.tolerance,
+            self._chance,
+            record.failure or self._too_short(),
         )
         samples = record.samples or [(record.time, self._weights(record))]
         kernels = [record.streams[f"kernel.{i}"] for i in range(net.depth)]
@@ -312,8 +385,8 @@ class Task:
             array = array.astype(dtype)
             return array if self.data.several else array[..., 0]
 
-        def spread(mean: Stream, squares: Stream) -> np.ndarray:
-            return like_y(np.sqrt(np.maximum(squares.mean - mean.mean**2, 0)))
+        def spread(mean: Stream, squares: Stream, around: np.ndarray) -> np.ndarray:
+            return like_y(np.sqrt(np.maximum(squares.mean - (mean.mean - around) ** 2, 0)))
 
         labelled = bool(tests) and self.data.labelled
         return Run(
@@ -322,17 +395,17 @@ class Task:
             X=self.data.X.copy(),
             y=self.data.targets.copy(),
             kernels=tuple(net.unfold(k.mean.astype(dtype), i + 1) for i, k in enumerate(kernels)),
-            kernel_errors=tuple(net.unfold(k.error.astype(dtype), i + 1) for i, k in enumerate(kernels)),
+            kernel_errors=tuple(net.unfold(record.error(f"kernel.{i}").astype(dtype), i + 1) for i in range(net.depth)),
             fitted=like_y(outputs.mean),
-            fitted_errors=like_y(outputs.error),
-            spread=spread(outputs, record.streams["squares"]),
+            fitted_errors=like_y(record.error("outputs")),
+            spread=spread(outputs, record.streams["squares"], self.data.y),
             times=np.asarray(record.times),
             replica_losses=np.stack(record.losses) / len(self.data.X),
             test_times=np.asarray(record.batch_times) if labelled else None,
             test_losses=summaries[:, :, 1].mean(axis=1) / tests if labelled else None,
             test_predictions=like_y(test.mean) if tests else None,
-            test_errors=like_y(test.error) if tests else None,
-            test_spread=spread(test, record.streams["test_squares"]) if tests else None,
+            test_errors=like_y(record.error("test")) if tests else None,
+            test_spread=spread(test, record.streams["test_squares"], self.data.y_test) if tests else None,
             weights=tuple(np.concatenate([weights[i] for _, weights in samples]) for i in range(net.depth + 1)),
             initial_weights=None,
             sample_times=np.repeat([moment for moment, _ in samples], s.replicas),
@@ -348,6 +421,7 @@ class Task:
                 "kicks_per_refresh": record.stride.leap,
                 "batches": record.batch,
                 "halvings": record.retries,
+                "coolings": record.coolings,
                 **judged.stats,
                 "coordinates": self.coordinates.rank,
                 "backend": jax.default_backend(),
@@ -357,7 +431,7 @@ class Task:
         )
 
 
-_PLAIN = ("time", "steps", "stretch", "heat", "batch", "retries", "failure")
+_PLAIN = ("time", "steps", "stretch", "coolings", "heat", "batch", "retries", "failure")
 
 
 def _pack(record: Record) -> Content:
@@ -372,7 +446,9 @@ def _pack(record: Record) -> Content:
         arrays.update({f"stream/{name}/{part}": array for part, array in stream.state().items()})
     for k, (_, weights) in enumerate(record.samples):
         arrays.update({f"sample/{k}/{i}": w for i, w in enumerate(weights)})
+    arrays.update({f"replicas/{name}": sums for name, sums in record.replicas.items()})
     header = {name: getattr(record, name) for name in _PLAIN}
+    header["heat"] = record.heat if math.isfinite(record.heat) else None
     stride = asdict(record.stride)
     return arrays, {
         **header,
@@ -388,8 +464,9 @@ def _unpack(arrays: dict[str, np.ndarray], header: dict[str, Any], depth: int) -
     weights, momenta = (tuple(jnp.asarray(arrays[f"{n}.{i}"]) for i in layers) for n in ("weights", "momenta"))
     stride: dict[str, Any] = {k: math.nan if v is None else v for k, v in header["stride"].items()}
     names = {name.split("/")[1] for name in arrays if name.startswith("stream/")}
-    parts = ("first", "sum", "squares", "projections")
+    parts = ("first", "sum", "squares", "series")
     plain: dict[str, Any] = {name: header[name] for name in _PLAIN}
+    plain["heat"] = math.inf if plain["heat"] is None else plain["heat"]
     lists: dict[str, Any] = {name: list(arrays[name]) for name in ("times", "batch_times", "losses", "summaries")}
     return Record(
         State(weights, momenta, key),
@@ -398,6 +475,7 @@ def _unpack(arrays: dict[str, np.ndarray], header: dict[str, Any], depth: int) -
         **lists,
         samples=[(moment, [arrays[f"sample/{k}/{i}"] for i in layers]) for k, moment in enumerate(header["samples"])],
         streams={n: Stream.restore({part: arrays[f"stream/{n}/{part}"] for part in parts}) for n in sorted(names)},
+        replicas={name.split("/")[1]: array for name, array in arrays.items() if name.startswith("replicas/")},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time as clock
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, NamedTuple
@@ -215,7 +216,7 @@ class Task:
         ]
         return jnp.stack(parts) - shift
 
-    def run(self, path: str | PathLike[str] | None, progress: Progress) -> None:
+    def run(self, path: str | PathLike[str] | None, progress: Progress, begun: float) -> Run:
         checkpoint = Checkpoint(path, identity(self.network, self.settings, self.plan, self.data))
         earlier = checkpoint.load()
         if earlier is not None:
@@ -231,6 +232,9 @@ class Task:
                 stretch()
                 time = self.grid[self.record.index]
                 advance(note=f"t {time:.3g}, loss {np.mean(self.record.losses[-1]):.4g}")
+            run = self.result(clock.perf_counter() - begun)
+        checkpoint.remove()
+        return run
 
     def _stretch(self, record: Record) -> Record:
         """Train to the next moment of the grid."""
@@ -268,7 +272,11 @@ class Task:
         record.weights = _descend(self.net, self.problem, record.weights, step, jnp.asarray(count))
         record.steps += count
         record.fade *= (1 - record.step * self.settings.decays[0]) ** count
-        return True
+        # Descent that is unstable can stay finite for long, and then find a place far away.
+        s = _look(self.net, self.problem, record.weights)[0]
+        silent = jnp.zeros_like(self.problem.y)
+        start = max(float(record.losses[0].max()), float(jnp.mean(self.net.loss.value(self.problem.y, silent))))
+        return float(jnp.max(jnp.mean(self.net.loss.value(self.problem.y[None], s), axis=-1))) <= 100 * start + 1e-3
 
     def _fastest(self, weights: Weights) -> float:
         """The fastest rate of the linearised flow at these weights."""
@@ -296,7 +304,11 @@ class Task:
             record.rate = self._motion(record, *now, time - float(self.grid[before]))
         record.outputs, record.kernels = now
         past = not self.plan.times or time >= self.plan.times[-1]
-        record.stationary = bool(record.rate < self.plan.tolerance and past)
+        # What is left to go is the rate over that at which the flow forgets.
+        slowest = min((decay for decay in self.settings.decays if decay > 0), default=1.0)
+        limit = self.plan.tolerance * min(1.0, slowest)
+        resolved = before >= 0 and np.finfo(self.settings.precision).eps < limit * (time - float(self.grid[before]))
+        record.stationary = bool(record.rate < limit and resolved and past)
         last = record.index == len(self.grid) - 1
         if last or record.stationary or any(abs(time - m) < 1e-9 * self.plan.time for m in self.plan.times):
             record.samples.append((time, record.fade, [np.asarray(w) for w in record.weights]))

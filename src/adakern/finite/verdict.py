@@ -14,6 +14,7 @@ from adakern.finite.inputs import Inputs
 
 _RHAT = 1.1
 _UNSETTLED = 1.2
+_STUCK = 5.0  # no fluctuation is so small that halves may differ by so many times it
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,13 @@ class Verdict:
 
 
 def judge(
-    summaries: list[np.ndarray], streams: dict[str, Stream], data: Inputs, tolerance: float, freedom: int, failure: str
+    summaries: list[np.ndarray],
+    streams: dict[str, Stream],
+    errors: dict[str, np.ndarray],
+    data: Inputs,
+    tolerance: float,
+    chance: float,
+    failure: str,
 ) -> Verdict:
     """Temperature, error bars, and agreement of halves and replicas.
 
@@ -33,7 +40,8 @@ def judge(
     """
     series = np.transpose(np.stack(summaries), (1, 2, 0))  # (replicas, scalars, batches)
     depth = (series.shape[1] - 3) // 3
-    relative = max(streams[f"kernel.{i}"].relative_error for i in range(depth))
+    names = [f"kernel.{i}" for i in range(depth)]
+    relative = max(_relative(errors[name], streams[name].mean) for name in names)
     temperature = float(series[:, 2].mean())
     rhat, apart = _agreement(series, float(np.sum(data.y**2)) / len(data.X))
     drifting = [
@@ -41,8 +49,8 @@ def judge(
         for name, size in apart.items()
         if rhat[name] > _RHAT and size > tolerance
     ]
+    drifting += [f"R-hat of {name} is {rhat[name]:.3g}" for name in ("loss", *apart) if rhat[name] > _STUCK]
     moments = len(summaries) / max(streams[f"kernel.{i}"].time for i in range(depth))
-    chance = 4 * math.sqrt(2 / (freedom * len(series)))  # of the kinetic temperature, at one moment
     converged, status = False, failure
     if not failure:
         if not np.isfinite(relative) or relative > tolerance:
@@ -50,7 +58,8 @@ def judge(
         elif drifting:
             status = f"halves and replicas disagree: {'; '.join(drifting)}; give more time and burn-in"
         elif abs(temperature - 1) > 0.1 + chance:
-            status = f"the kinetic temperature is {temperature:.3g}, not 1; give a smaller step"
+            cure = "more burn_in" if temperature > 1 else "a smaller step"
+            status = f"the kinetic temperature is {temperature:.3g}, not 1; give {cure}"
         else:
             converged, status = True, f"kernels known to {relative:.2g}, from about {moments:.0f} independent moments"
             unsettled = max(value for name, value in rhat.items() if name.startswith("concentration"))
@@ -64,7 +73,7 @@ def judge(
         "autocorrelation_batches": [streams[f"kernel.{i}"].time for i in range(depth)],
         "independent_moments": moments,
         "split_rhat": rhat,
-        **_overlaps(streams, data),
+        **_overlaps(streams, errors, data),
     }
     return Verdict(converged, status, stats)
 
@@ -89,10 +98,15 @@ def _agreement(series: np.ndarray, label_scale: float) -> tuple[dict[str, float]
     return rhat, apart
 
 
-def _overlaps(streams: dict[str, Stream], data: Inputs) -> dict[str, list[float]]:
+def _relative(error: np.ndarray, mean: np.ndarray) -> float:
+    scale = float(np.linalg.norm(mean))
+    return float(np.linalg.norm(error)) / scale if scale > 0 else float(np.linalg.norm(error))
+
+
+def _overlaps(streams: dict[str, Stream], errors: dict[str, np.ndarray], data: Inputs) -> dict[str, list[float]]:
     """yᵀΦ^ℓy/|y|² of each layer: mean, standard error, and standard deviation under the posterior."""
     size = float(np.sum(data.y**2)) or 1.0
     overlaps, squares = streams["overlaps"], streams["overlap_squares"]
     spread = np.sqrt(np.maximum(squares.mean - overlaps.mean**2, 0))
-    named = {"label_overlap": overlaps.mean, "label_overlap_error": overlaps.error, "label_overlap_spread": spread}
+    named = {"label_overlap": overlaps.mean, "label_overlap_error": errors["overlaps"], "label_overlap_spread": spread}
     return {name: [float(v) / size for v in values] for name, values in named.items()}
