@@ -104,17 +104,21 @@ def test_flow_interrupted_while_recording(flow, descended, flow_options, tmp_pat
 def test_descent_interrupted_while_the_device_works(flow, descended, flow_options, tmp_path, monkeypatch):
     """Compiled code returns before its numbers are there, so that an interrupt mostly strikes where they are first looked at."""
     options, path = {"method": "descent", "step": 0.01, **flow_options}, tmp_path / "c"
-    original, count = flows._descend, iter(range(10**6))
-
-    def late():
-        raise KeyboardInterrupt("by hand")
-        yield
+    original, steps, count = flows._look, flows._descend, iter(range(10**6))
+    begun = []
 
     def limited(*args):
-        return original(*args) if next(count) < 50 else late()
+        begun.append(next(count) >= 50)
+        return steps(*args)
+
+    def late(*args):
+        if begun and begun[-1]:  # the first look at what the last call of `_descend` will have computed
+            raise KeyboardInterrupt("by hand")
+        return original(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(flows, "_descend", limited)
+        patch.setattr(flows, "_look", late)
         with pytest.raises(KeyboardInterrupt, match="by hand"):
             flow(checkpoint=path, **options)
     identical(flow(checkpoint=path, **options), descended)

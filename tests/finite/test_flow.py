@@ -293,3 +293,27 @@ def test_projected_patches_change_nothing(monkeypatch):
     np.testing.assert_allclose(reduced.fitted, full.fitted, atol=1e-12)
     # two layers then mixes both in a convolution and fails with a TypeError.
     np.testing.assert_allclose(reduced.predict(X_new), full.predict(X_new), rtol=0, atol=1e-12)
+
+
+def test_stationarity_is_measured_against_the_decay():
+    """With little decay the flow is slow for long; what is left to go is the rate over the decay."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((10, 6))
+    y = np.sign(X[:, 0])
+    run = ak.finite.gradient_flow(ak.MLP(1, "tanh"), X, y, decay=0.05, width=64, time=1000.0, tolerance=1e-3)
+    assert run.stats["stationary"] and run.stats["rate"] < 0.05 * 1e-3
+    readout = run.kernel.astype(np.float64) @ (y - run.fitted) / 0.05
+    assert np.abs(readout - run.fitted).max() < 2e-3
+    short = ak.finite.gradient_flow(ak.MLP(1, "tanh"), X, y, width=64, time=1e-5)
+    assert not short.stats["stationary"]  # what moves by less than rounding has not come to rest
+
+
+def test_descent_that_ran_away_is_no_answer():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6, 4))
+    y = np.sign(X[:, 0])
+    options = {"width": 16, "time": 50.0, "method": "descent", "step": 5.0}
+    with pytest.raises(ak.ConvergenceError, match="unstable at step 5"):
+        ak.finite.gradient_flow(ak.MLP(1, "tanh"), X, y, **options)
+    with pytest.raises(ValueError, match="step must be at most time, 2, but it is 100"):
+        ak.finite.gradient_flow(ak.MLP(1, "tanh"), X, y, width=16, time=2.0, method="descent", step=100.0)
