@@ -135,4 +135,5 @@ def test_zero_variances():
 
 def test_rules_are_hashable():
     assert hash(rule("tanh", 3.0)) == hash(SeriesRule(activations.get("tanh"), rule("tanh", 3.0).terms))
-    assert Numeric(jnp.tanh, "tanh") == activations.get("tanh")
+    assert Numeric(jnp.tanh, "tanh") == Numeric(jnp.tanh, "tanh")
+    assert activations.get(jnp.tanh) == activations.get("tanh") and activations.is_builtin(activations.get(jnp.tanh))

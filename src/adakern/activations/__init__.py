@@ -50,6 +50,8 @@ def get(activation: str | Activation | Callable[[Any], Any]) -> Activation:
         raise TypeError(
             f"activation must be one of {', '.join(map(repr, NAMES))} or a callable, but it is {activation!r}"
         )
+    if activation is jnp.tanh:
+        return _REGISTRY["tanh"]
     try:
         hash(activation)
     except TypeError as error:
