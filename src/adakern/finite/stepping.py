@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from adakern.finite.inputs import read
+from adakern.finite.record import Stride
 from adakern.finite.run import Settings
-from adakern.finite.sampling import Plan, Stride, Task
+from adakern.finite.sampling import Plan, Task
 from adakern.networks import Network
 
 
