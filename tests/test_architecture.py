@@ -16,6 +16,7 @@ ORDER = (
     ("errors", "_version", "floors"),
     ("checks",),
     ("precision", "memory", "progress", "files", "averages"),
+    ("checkpoints",),
     ("quadrature",),
     ("activations.*",),
     ("losses",),
@@ -40,7 +41,7 @@ ORDER = (
 # Beside the order: what these packages may import apart from themselves.
 BESIDE = {
     "datasets.*": ("errors", "checks"),
-    "finite.*": (*(name for group in ORDER[:7] for name in group),),
+    "finite.*": (*(name for group in ORDER[:8] for name in group),),
 }
 # Who may import them.
 READERS = {

@@ -19,7 +19,7 @@ from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
 from adakern.renormalization import Renormalization, renormalize
 from adakern.solution import Solution
-from adakern.solving import solve
+from adakern.solving import path, solve
 
 __all__ = [
     "ANBK",
@@ -46,6 +46,7 @@ __all__ = [
     "load",
     "losses",
     "mean_squared_error",
+    "path",
     "renormalize",
     "solve",
 ]

@@ -73,6 +73,20 @@ def targets(name: str, value: Any, points: int) -> np.ndarray:
     return finite(name, array)
 
 
+def labels(name: str, targets: np.ndarray, loss: str) -> np.ndarray:
+    """Check that targets are what a loss expects: ±1 for "logistic", one-hot rows (or probabilities) for "softmax"."""
+    if loss == "logistic" and not np.isin(targets, (-1.0, 1.0)).all():
+        raise ValueError(f"{name} must hold -1 and +1 for the logistic loss, but it holds {np.unique(targets)[:4]}")
+    if loss == "softmax":
+        if targets.ndim != 2:
+            raise ValueError(
+                f"{name} must be one-hot, (points, classes), for the softmax loss, but it has shape {targets.shape}"
+            )
+        if (targets < 0).any() or not np.allclose(targets.sum(axis=1), 1):
+            raise ValueError(f"{name} must have rows that are one-hot (or probabilities) for the softmax loss")
+    return targets
+
+
 def number(name: str, value: Any) -> float:
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a numpy or jax scalar
         value = value.item()

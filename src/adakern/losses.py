@@ -31,6 +31,10 @@ class Loss(ABC):
         r"""$\Delta=-\partial\ell/\partial s$."""
 
     @abstractmethod
+    def curvature(self, y: Float[Array, "p c"], s: Float[Array, "p c"]) -> Array:
+        r"""$\partial^2\ell/\partial s^2$: shape (points, outputs) where outputs do not interact, else (points, outputs, outputs)."""
+
+    @abstractmethod
     def conjugate(self, y: Float[Array, "p c"], p: Float[Array, "p c"]) -> Float[Array, " p"]:
         r"""$\ell^*(y,p)$ for each point; $+\infty$ where the maximum is unbounded."""
 
@@ -51,6 +55,9 @@ class Squared(Loss):
     def error(self, y: Array, s: Array) -> Array:
         return y - s
 
+    def curvature(self, y: Array, s: Array) -> Array:
+        return jnp.ones_like(s)
+
     def conjugate(self, y: Array, p: Array) -> Array:
         return jnp.sum(y * p + 0.5 * p * p, axis=-1)
 
@@ -69,6 +76,9 @@ class Logistic(Loss):
 
     def error(self, y: Array, s: Array) -> Array:
         return y * jax.nn.sigmoid(-y * s)
+
+    def curvature(self, y: Array, s: Array) -> Array:
+        return jax.nn.sigmoid(s) * jax.nn.sigmoid(-s)
 
     def conjugate(self, y: Array, p: Array) -> Array:
         q = -y * p  # in [0, 1]: minus the slope along the label
@@ -91,6 +101,10 @@ class Softmax(Loss):
 
     def error(self, y: Array, s: Array) -> Array:
         return y - jax.nn.softmax(s, axis=-1)
+
+    def curvature(self, y: Array, s: Array) -> Array:
+        p = jax.nn.softmax(s, axis=-1)
+        return jnp.eye(s.shape[-1], dtype=s.dtype)[None, :, :] * p[:, :, None] - p[:, :, None] * p[:, None, :]
 
     def conjugate(self, y: Array, p: Array) -> Array:
         q = p + y  # a probability vector where the conjugate is finite

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from adakern import checks, files, inputs, linalg, memory, storage
+from adakern import checks, files, inputs, linalg, losses, memory, storage
 from adakern.extension import Extension, GaussianExtension, ParticleExtension
 from adakern.limits import ANBK, NNGP, Limit
 from adakern.precision import scope
@@ -45,8 +45,8 @@ class Solution:
         X, y: the training data.
         kernels: $\Phi^1..\Phi^L$, each (P, P).
         kernel: the predictor's own, $\Phi^L$ or $K$.
-        kernel_errors: standard error of each entry of `kernels`; 0 in closed form. It measures scatter; the bias of a finite number of particles,
-            which falls as 1/particles, comes on top.
+        kernel_errors: standard error of each entry of `kernels`; 0 in closed form. The biases of a finite step and of a finite number of particles
+            are taken out, with the error that this costs (`stats["bias"]` has their size).
         gradient_kernels: $G^1..G^L$ (NTK), else None.
         duals: $\hat\Phi^1..\hat\Phi^L$ (ANBK), else None.
         coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$.
@@ -122,10 +122,28 @@ class Solution:
         for rows, block in groups:
             values[:, rows] = block
         mean = values.mean(axis=0)
+        f = self._linked(mean)
         if not return_std:
-            return self._like_y(mean)
+            return self._like_y(f)
         spread = values.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros_like(mean)
-        return self._like_y(mean), self._like_y(spread)
+        if f is not mean:  # to first order, from how f follows the outputs within a standard error
+            spread = np.abs(self._linked(mean + spread) - self._linked(mean - spread)) / 2
+        return self._like_y(f), self._like_y(spread)
+
+    def _linked(self, s: np.ndarray) -> np.ndarray:
+        r"""$f=\sigma(s)$."""
+        if not isinstance(self.limit, ANBK) or self.limit.loss == "squared":
+            return s
+        with scope(self.precision):
+            return np.asarray(losses.get(self.limit.loss).link(jnp.asarray(s)))
+
+    @property
+    def free_energy(self) -> float | None:
+        r"""ANBK: $F=\sum_\ell\mathrm{KL}+E$ at the saddle, in nats per neuron, 0 in the lazy limit; None for the others. Its Monte-Carlo error is
+        `stats["free_energy_error"]`."""
+        if not isinstance(self.limit, ANBK):
+            return None
+        return float(self.stats["free_energy"]) if self.draws else 0.0
 
     def cross_kernel(self, X: Any, *, memory: float | None = None) -> np.ndarray:
         """The kernel between new inputs and the training inputs that `predict` uses, (Q, P)."""

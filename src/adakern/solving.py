@@ -1,26 +1,35 @@
-"""`solve`: checks the data, picks a way, runs it, and judges what came out."""
+"""`solve`: checks the data, picks a way, runs it, and judges what came out. `path`: a chain of solves, each from the last."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from adakern import checks, limits, precision
+from adakern import checks, files, limits, precision, storage
 from adakern._version import __version__
+from adakern.checkpoints import Checkpoint
 from adakern.errors import ConvergenceError
 from adakern.limits import ANBK, NNGPK, Answer, LazyLimit, Limit
+from adakern.memory import budget
 from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.solution import Solution
-from adakern.solvers import closed
+from adakern.solvers import closed, minmax
 from adakern.solvers import particles as particle_solver
+from adakern.solvers.warm import Start
+
+SOLVERS = ("particles", "minmax")  # of ANBK; the lazy limits have a closed form
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
 
-_SAMPLED_TOLERANCE = 0.5  # the same for a sampled answer, whose residual carries the Monte-Carlo error of few draws
+_SAMPLED_TOLERANCE = (
+    0.1  # the same for a sampled answer, beyond three times the Monte-Carlo error of the residual itself
+)
 
 
 def solve(
@@ -30,9 +39,13 @@ def solve(
     *,
     seed: int = 0,
     precision: str = "float64",
+    solver: str | None = None,
     particles: int | None = None,
     tolerance: float | None = None,
     steps: int | None = None,
+    memory: float | None = None,
+    init: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
     progress: bool = False,
     throw: bool = True,
 ) -> Solution:
@@ -41,12 +54,18 @@ def solve(
     Args:
         limit: the problem: `NNGP`, `NNGPK`, `NTK` or `ANBK` of an `MLP` (a `CNN` raises `NotImplementedError` so far).
         X: inputs, (points, features).
-        y: targets, (points,) or (points, outputs).
+        y: targets, (points,) or (points, outputs); ±1 for the logistic loss, one-hot rows for softmax.
         seed: of every random number; the same seed gives the same answer on the same machine.
         precision: "float64" or "float32".
-        particles: ANBK: neurons per layer, by default 2048 or four per point if that is more; the bias of a finite number of them falls as 1/particles.
-        tolerance: ANBK: relative standard error of the kernels at which averaging stops, 0.02 by default.
-        steps: ANBK: most steps in all, 5000 by default.
+        solver: ANBK: "particles", the default, or "minmax", the published algorithm (slow, and rarely converged: for comparison).
+        particles: ANBK: neurons per layer, by default 2048 or four per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default.
+        tolerance: ANBK: relative standard error of every kernel and of the outputs at which averaging stops, 0.02 by default. minmax: relative violation of the saddle equations, 0.01.
+        steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000.
+        memory: ANBK: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in chunks of particles.
+        init: ANBK: a warm start: a `Solution` of a neighbouring problem (another richness, beta, decay, loss or data set; the same depth), or kernels
+            over the training points, as a list or as what has them (a finite network's `Run`). It changes the way, not the answer.
+        checkpoint: ANBK: a file to write every half minute and to go on from if it exists. It is removed when the answer has converged;
+            otherwise a call with more `steps` goes on from it.
         progress: show a progress bar on standard error.
         throw: raise `ConvergenceError` if the answer does not meet its tolerance; otherwise the solution says so.
 
@@ -61,17 +80,30 @@ def solve(
     inputs = checks.inputs("X", X, ndim=limit.network.input_ndim)
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
+    if isinstance(limit, ANBK):
+        checks.labels("y", targets, limit.loss)
     seed = checks.seed("seed", seed)
-    options = {"particles": particles, "tolerance": tolerance, "steps": steps}
+    options = {
+        "solver": solver,
+        "particles": particles,
+        "tolerance": tolerance,
+        "steps": steps,
+        "memory": memory,
+        "init": init,
+        "checkpoint": checkpoint,
+    }
     columns = targets if targets.ndim == 2 else targets[:, None]
     start = time.perf_counter()
     with _scope(precision) as dtype:
-        answer = _run(limit, inputs, columns, seed, str(dtype), options, Progress(progress))
-        residual = limit.residual(inputs, columns, answer)
-    answer = _judge(limit, answer, residual, str(dtype))
+        work = _Work(limit, inputs, columns, seed, str(dtype), options, Progress(progress))
+        answer = work.run()
+        residual, findings = limit.audit(inputs, columns, answer)
+    answer = _judge(answer, residual, findings, str(dtype))
     seconds = time.perf_counter() - start
-    stats = {**answer.stats, "seconds": seconds, "seed": seed, "precision": str(dtype), "version": __version__}
-    solution = _solution(limit, inputs, targets, answer, residual, stats)
+    evidence = {"seconds": seconds, "seed": seed, "precision": str(dtype), "version": __version__}
+    solution = _solution(limit, inputs, targets, answer, residual, {**answer.stats, **findings, **evidence})
+    if answer.converged:
+        work.checkpoint.remove()
     if throw and not answer.converged:
         raise ConvergenceError(
             f"{limit.kind} did not converge: {answer.status} (throw=False returns it as it is)", solution
@@ -82,48 +114,162 @@ def solve(
 _scope = precision.scope  # `solve` has an argument of the module's name
 
 
-def _run(
-    limit: Limit, X: np.ndarray, y: np.ndarray, seed: int, dtype: str, options: dict[str, Any], progress: Progress
-) -> Answer:
-    if isinstance(limit, ANBK) and limit.loss != "squared":
-        raise NotImplementedError(f"ANBK is solved for the squared loss only so far, not for {limit.loss!r}")
-    if isinstance(limit, ANBK) and limit.richness > 0:
-        defaults = {"particles": max(2048, 4 * len(X)), "tolerance": 0.02, "steps": 5000}
-        chosen = {name: defaults[name] if value is None else value for name, value in options.items()}
+def path(limit: ANBK, X: Any, y: Any, richness: Iterable[float], **options: Any) -> tuple[Solution, ...]:
+    r"""Solve an `ANBK` for each richness $\gamma_0$ in turn, each from the neurons of the one before.
+
+    Going up in small steps is the gentle way into strongly rich problems. `options` are those of `solve`; `init` is where the first one starts.
+    """
+    if not isinstance(limit, ANBK):
+        raise TypeError(f"limit must be an ANBK, but it is {limit!r}")
+    values = [checks.nonnegative("richness", value) for value in richness]
+    if not values:
+        raise ValueError("richness must hold at least one value, but it is empty")
+    if options.get("checkpoint") is not None:
+        raise ValueError("checkpoint is for one solve; path has none, leave it out")
+    solutions: list[Solution] = []
+    for value in values:
+        if solutions:
+            options["init"] = solutions[-1]
+        solutions.append(solve(replace(limit, richness=value), X, y, **options))
+    return tuple(solutions)
+
+
+class _Work:
+    """One call of `solve`, its data and options checked."""
+
+    def __init__(
+        self,
+        limit: Limit,
+        X: np.ndarray,
+        y: np.ndarray,
+        seed: int,
+        dtype: str,
+        options: dict[str, Any],
+        progress: Progress,
+    ) -> None:
+        self.limit, self.X, self.y = limit, X, y
+        self.seed, self.dtype, self.progress = seed, dtype, progress
+        given = [name for name, value in options.items() if value is not None]
+        if given and not isinstance(limit, ANBK):
+            raise ValueError(
+                f"{given[0]} has no meaning for {limit.kind}, which is solved in closed form; leave it out"
+            )
+        self.solver = checks.choice("solver", options["solver"] or "particles", SOLVERS)
+        slow = self.solver == "minmax"
+        defaults = {
+            "particles": 20000 if slow else max(2048, 4 * len(X)),
+            "tolerance": 0.01 if slow else 0.02,
+            "steps": 20000,
+        }
+        chosen = {name: value if options[name] is None else options[name] for name, value in defaults.items()}
+        self.particles = checks.integer("particles", chosen["particles"], least=2)
+        self.tolerance = checks.positive("tolerance", chosen["tolerance"])
+        self.steps = checks.integer("steps", chosen["steps"], least=1)
+        self.budget = budget(options["memory"])
+        self.init = _warm(limit, X, options["init"])
+        identity: dict[str, Any] = {}
+        if options["checkpoint"] is not None:
+            if slow:
+                raise ValueError('checkpoint is for solver="particles"; the published algorithm has none, leave it out')
+            identity = {
+                "limit": storage.limit_config(limit),
+                "data": files.digest(X, y),
+                "init": files.digest(*self.init.kernels, *self.init.draws),
+                "options": [self.particles, self.tolerance, self.budget, seed, dtype],
+                "version": __version__,
+            }
+        self.checkpoint = Checkpoint(options["checkpoint"], identity)
+
+    def run(self) -> Answer:
+        limit = self.limit
+        if isinstance(limit, LazyLimit):
+            return closed.solve(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
+        assert isinstance(limit, ANBK)
+        if limit.richness == 0:
+            return self._lazy(limit)
+        if self.solver == "minmax":
+            kernels = self.init.kernels
+            return minmax.solve(
+                limit,
+                self.X,
+                self.y,
+                seed=self.seed,
+                precision=self.dtype,
+                samples=self.particles,
+                outer=self.steps,
+                tolerance=self.tolerance,
+                progress=self.progress,
+                start=kernels or None,
+            )
         return particle_solver.solve(
             limit,
-            X,
-            y,
-            seed=seed,
-            precision=dtype,
-            particles=checks.integer("particles", chosen["particles"], least=2),
-            tolerance=checks.positive("tolerance", chosen["tolerance"]),
-            steps=checks.integer("steps", chosen["steps"], least=1),
-            progress=progress,
+            self.X,
+            self.y,
+            seed=self.seed,
+            precision=self.dtype,
+            particles=self.particles,
+            tolerance=self.tolerance,
+            steps=self.steps,
+            budget=self.budget,
+            init=self.init,
+            checkpoint=self.checkpoint,
+            progress=self.progress,
         )
-    given = [name for name, value in options.items() if value is not None]
-    if given and not isinstance(limit, ANBK):
-        raise ValueError(f"{given[0]} has no meaning for {limit.kind}, which is solved in closed form; leave it out")
-    if isinstance(limit, LazyLimit):
-        return closed.solve(limit, X, y, precision=dtype, progress=progress)
-    assert isinstance(limit, ANBK)  # richness 0: the lazy limit, with duals of zero
-    lazy = NNGPK(limit.network, beta=limit.beta, decay=limit.decay)
-    answer = closed.solve(lazy, X, y, precision=dtype, progress=progress)
-    return replace(answer, duals=tuple(np.zeros_like(kernel) for kernel in answer.kernels))
+
+    def _lazy(self, limit: ANBK) -> Answer:
+        """Richness 0: the lazy kernels, duals of zero, and the readout of the loss."""
+        lazy = NNGPK(limit.network, beta=limit.beta, decay=limit.decay)
+        answer = closed.solve(lazy, self.X, self.y, precision=self.dtype, progress=self.progress)
+        duals = tuple(np.zeros_like(kernel) for kernel in answer.kernels)
+        if limit.loss == "squared":
+            return replace(answer, duals=duals)
+        return replace(closed.with_loss(limit, self.y, answer), duals=duals)
 
 
-def _judge(limit: Limit, answer: Answer, residual: float, dtype: str) -> Answer:
-    """A closed form is converged if its equations hold; a sampler says so itself, and must be finite."""
+def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:
+    """Where to start from, checked."""
+    if init is None:
+        return Start()
+    depth = limit.network.depth
+    theirs = init.limit.network if isinstance(init, Solution) else getattr(init, "network", limit.network)
+    if theirs.depth != depth:
+        raise ValueError(f"init must have {depth} hidden layers like the limit's network, but it has {theirs.depth}")
+    if isinstance(init, Solution):
+        if init.X.shape[1:] != X.shape[1:]:
+            raise ValueError(f"init must have inputs of shape {X.shape[1:]} like X, but they have {init.X.shape[1:]}")
+        if isinstance(init.limit, ANBK) and init.draws:
+            return Start(init.limit, init.X, init.kernels, init.draws)
+        return Start()  # a lazy solution's neurons are those of the prior
+    kernels = getattr(init, "kernels", init)
+    if not isinstance(kernels, (tuple, list)):
+        raise TypeError(f"init must be a Solution, a Run, or a list of kernels, but it is {type(init).__name__}")
+    arrays = tuple(checks.finite("init", checks.as_array("init", kernel)) for kernel in kernels)
+    if len(arrays) != depth or any(array.shape != (len(X), len(X)) for array in arrays):
+        shapes = [array.shape for array in arrays]
+        raise ValueError(
+            f"init must hold {depth} kernels of shape {(len(X),) * 2}, but its kernels have shapes {shapes}"
+        )
+    if hasattr(init, "X") and not np.array_equal(init.X, X):
+        raise ValueError("init must have been trained on X, but its inputs are others; only a Solution carries over")
+    return Start(kernels=arrays)
+
+
+def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str) -> Answer:
+    """A closed form is converged if its equations hold; a sampler says so itself, and must not be contradicted by the audit."""
     if not np.isfinite(residual):
+        reason = findings.get("audit", {}).get("status") or "the answer is not finite"
         return replace(
-            answer, converged=False, status="the answer is not finite; use precision='float64' or more decay"
+            answer, converged=False, status=f"{reason}; use precision='float64', a smaller tolerance or more decay"
         )
-    if answer.draws:
-        if answer.converged and residual > _SAMPLED_TOLERANCE:
-            status = f"the saddle equations hold to {residual:.2g} only; give more particles or a smaller tolerance"
-            return replace(answer, converged=False, status=status)
+    if not answer.converged:
         return answer
-    if answer.converged and residual > _CLOSED_TOLERANCE[dtype]:
+    if answer.draws:
+        noise = max([value for values in findings["audit"]["noise"].values() for value in values], default=0.0)
+        if residual <= _SAMPLED_TOLERANCE + 3 * noise:
+            return answer
+        status = f"the saddle equations hold to {residual:.2g} only; give more particles or a smaller tolerance"
+        return replace(answer, converged=False, status=status)
+    if residual > _CLOSED_TOLERANCE[dtype]:
         advice = "use precision='float64'" if dtype == "float32" else "use inputs of order one"
         status = f"the equations hold to {residual:.2g} only; {advice}, a smaller beta or a larger ridge"
         return replace(answer, converged=False, status=status)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import adakern as ak
-from adakern.finite import checkpoint, sampler
+from adakern import checkpoints
+from adakern.finite import sampler
 from adakern.finite import training as flows
 
 
@@ -137,7 +138,7 @@ def test_centred_replicas_of_a_flow(flow, tmp_path, monkeypatch):
 def test_written_from_time_to_time(sample, sampled, tmp_path, monkeypatch):
     """A process that is killed outright leaves what it wrote last."""
     path = tmp_path / "c"
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
     with monkeypatch.context() as patch:
         original, count = sampler.advance, iter(range(10**6))
 

@@ -62,14 +62,4 @@ def _small(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _targets(name: str, value: Any, points: int, loss: str) -> np.ndarray:
-    targets = _small(name, checks.targets(name, value, points))
-    if loss == "logistic" and not np.isin(targets, (-1.0, 1.0)).all():
-        raise ValueError(f"{name} must hold -1 and +1 for the logistic loss, but it holds {np.unique(targets)[:4]}")
-    if loss == "softmax":
-        if targets.ndim != 2:
-            raise ValueError(
-                f"{name} must be one-hot, (points, classes), for the softmax loss, but it has shape {targets.shape}"
-            )
-        if (targets < 0).any() or not np.allclose(targets.sum(axis=1), 1):
-            raise ValueError(f"{name} must have rows that are one-hot (or probabilities) for the softmax loss")
-    return targets
+    return checks.labels(name, _small(name, checks.targets(name, value, points)), loss)

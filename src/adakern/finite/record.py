@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern.averages import Stream
-from adakern.finite.checkpoint import Content, Recorded
+from adakern.checkpoints import Content
+from adakern.finite.checkpoint import Recorded
 from adakern.finite.sampler import Means, State
 
 

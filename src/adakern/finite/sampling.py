@@ -14,9 +14,10 @@ import numpy as np
 from adakern import losses, memory
 from adakern._version import __version__
 from adakern.averages import Stream
+from adakern.checkpoints import Checkpoint
 from adakern.errors import ConvergenceError
 from adakern.finite import coordinates, model, sampler, verdict
-from adakern.finite.checkpoint import Checkpoint, identity
+from adakern.finite.checkpoint import identity
 from adakern.finite.inputs import Inputs
 from adakern.finite.record import Record, Stride, pack, unpack
 from adakern.finite.run import Run, Settings

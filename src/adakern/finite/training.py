@@ -16,8 +16,9 @@ from jaxtyping import Array
 
 from adakern import losses, memory
 from adakern._version import __version__
+from adakern.checkpoints import Checkpoint, Content
 from adakern.finite import coordinates, measure, model, sampler
-from adakern.finite.checkpoint import Checkpoint, Content, Recorded, identity
+from adakern.finite.checkpoint import Recorded, identity
 from adakern.finite.inputs import Inputs
 from adakern.finite.model import Model, Weights
 from adakern.finite.run import Run, Settings, first_weights, snapshot

@@ -76,6 +76,10 @@ class Limit(ABC):
         Called inside `precision.scope`; `y` has shape (points, outputs).
         """
 
+    def audit(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[float, dict[str, Any]]:
+        """The residual, and what else the limit has to say about the answer, for `Solution.stats`."""
+        return self.residual(X, y, answer), {}
+
 
 def relative(difference: np.ndarray, reference: np.ndarray) -> float:
     """|difference| / |reference| in the Frobenius norm; 0/0 counts as 0."""

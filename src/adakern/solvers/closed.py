@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adakern import inputs, linalg, memory, recursion
-from adakern.limits.base import Answer
-from adakern.limits.lazy import LazyLimit
+from adakern import inputs, linalg, losses, memory, recursion
+from adakern.limits import readout
+from adakern.limits.anbk import ANBK
+from adakern.limits.base import Answer, Limit
+from adakern.limits.lazy import NNGPK, LazyLimit
 from adakern.progress import Progress
 
 
@@ -46,6 +50,37 @@ def solve(limit: LazyLimit, X: np.ndarray, y: np.ndarray, *, precision: str, pro
         status=status,
         stats=stats,
     )
+
+
+def with_loss(limit: ANBK, y: np.ndarray, answer: Answer) -> Answer:
+    """The same kernels with the readout of another loss."""
+    loss = losses.get(limit.loss)
+    solve = jax.jit(readout.solve, static_argnums=0)
+    found = solve(loss, jnp.asarray(answer.kernel), jnp.asarray(y), limit.beta, limit.decays[-1])
+    coefficients = np.asarray(found.v) / limit.decays[-1]
+    outputs = jnp.asarray(answer.kernel @ coefficients)
+    return replace(
+        answer,
+        coefficients=coefficients,
+        fitted=np.asarray(loss.link(outputs)),
+        errors=np.asarray(found.v) / limit.beta,
+        stats={"solver": "closed", "newton": {"steps": int(found.steps), "residual": float(found.residual)}},
+    )
+
+
+def lazy(limit: Limit, X: np.ndarray, precision: str) -> tuple[np.ndarray, ...] | None:
+    """The kernels of the same network at its prior in float64, or None where quadrature cannot resolve the activation."""
+    network = limit.network
+    features = inputs.features(network, X)
+    try:
+        variances = recursion.variances(network.activation, network.depth, limit.decays, features, precision)
+    except ValueError:
+        return None
+    if not all(rule.resolved for rule in variances.rules):
+        return None
+    prior = NNGPK(network, decay=limit.decays)
+    kernels, _, _ = _kernels(prior, features, variances, precision, Progress())
+    return tuple(kernel.astype(np.float64) for kernel in kernels)
 
 
 def _kernels(

@@ -6,36 +6,60 @@ layer follow
 $$F=\sum_\ell\mathrm{KL}(q_\ell\,\|\,N(0,I))+E(\Phi^L),\qquad \Phi^\ell=\langle\varphi(A\varepsilon)\varphi(A\varepsilon)^\top\rangle,$$
 
 downhill, with the gradient of $B\,E$ taken through the whole recursion by automatic differentiation, momenta of friction 1, and the BAOAB splitting.
-Averages over time after burn-in are the estimate; batch means with their autocorrelation give the error.
+
+The solver burns in, then couples the system to three others by the same noise (half the step, half the particles, no data) to see its biases
+and reduce its noise (`tally`), and averages until kernels and outputs are known to the tolerance.
 """
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from threadpoolctl import threadpool_limits
 
-from adakern import averages, inputs, linalg, memory
-from adakern.activations import Activation
-from adakern.limits.anbk import ANBK, readout
+from adakern import averages, floors, inputs, linalg, losses, memory
+from adakern.checkpoints import Checkpoint, Content
+from adakern.limits import readout
+from adakern.limits.anbk import ANBK
 from adakern.limits.base import Answer
 from adakern.progress import Progress
-from adakern.solvers import dynamics
-from adakern.solvers.dynamics import Batch, Data, State
+from adakern.solvers import closed, dynamics, packing, tally, warm
+from adakern.solvers.clock import BOILING, CAREFUL, COURANT, DRAG, Clock, Progressed
+from adakern.solvers.dynamics import Coupled, Data, Model, System
+from adakern.solvers.tally import Batch, Estimate, Tally
 
 GROUPS = 8  # snapshots that are kept for predictions, densities and their errors
-_LONGEST_STEP = 0.15
-_COURANT = 0.5  # step × highest frequency; BAOAB is stable below 2, its bias falls with the square
-_HOT = 1.15  # kinetic temperature, 1 in equilibrium, above which a step counts as too long
-_BOILING = 10.0  # the same while burning in, where the way down from the prior releases real heat
-_DRAG = 20.0  # friction that takes it out; 1 otherwise
 _SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
-_LEAST_BATCHES = 12
+_HELD = 3.0  # time for which a readout from given kernels is held
+_SETTLE = 3  # stretches in which coupled systems part before they are compared
+_SHARE = 0.5  # of the tolerance that the corrections' own error may take up
 _THREADED = 512  # points from which a factorisation is worth several threads
+
+
+@dataclass(frozen=True)
+class Record:
+    """How far a solve is. Each stretch gives a new record, so that an interrupt finds the old one whole."""
+
+    main: System
+    tally: Tally
+    phase: str = "burn-in"  # then "settle", "average"
+    systems: Coupled | None = None  # while the biases are measured
+    shadow: System | None = None
+    snapshots: tuple[tuple[np.ndarray, ...], ...] = ()
+    energies: tuple[float, ...] = ()  # of the latest stretches of the burn-in
+    time: float = 0.0
+    held: float = 0.0  # time left for which the readout is held
+    friction: float = DRAG
+    settled: int = 0
+    finished: bool = False
+    trace: tuple[tuple[float, float], ...] = field(default=())  # (gradients, energy) along the way
 
 
 def solve(
@@ -48,190 +72,336 @@ def solve(
     particles: int,
     tolerance: float,
     steps: int,
+    budget: int,
+    init: warm.Start,
+    checkpoint: Checkpoint,
     progress: Progress,
 ) -> Answer:
-    """Solve an aNBK limit with the squared loss; `y` has shape (points, outputs). Called inside `precision.scope`.
+    """Solve an aNBK limit; `y` has shape (points, outputs). Called inside `precision.scope`.
 
     Args:
-        particles: neurons per layer.
-        tolerance: relative standard error of every kernel (Frobenius norm) at which averaging may stop.
-        steps: most steps in all.
+        particles: neurons per layer, rounded up to what the chunks need.
+        tolerance: relative standard error of every kernel (Frobenius norm) and of the outputs at which averaging may stop.
+        steps: most gradient evaluations in all.
+        budget: bytes for the temporary arrays of one step; what does not fit is taken in chunks of particles.
+        init: where to start from.
     """
     points = inputs.distinct(X)
     size, depth = len(points.first), limit.network.depth
     item = np.dtype(precision).itemsize
+    chunks = _chunks(particles, size, depth, item, budget)
+    particles = -(-particles // (2 * chunks)) * 2 * chunks
     memory.require(
-        item * (8 * depth * particles * size + (4 * depth + 8) * len(X) ** 2),
+        item * (16 * depth * particles * size + (4 * depth + 8) * len(X) ** 2)  # positions, momenta, noise
+        + 2 * GROUPS * item * depth * particles * size  # snapshots
+        + 8 * 2 * 24 * depth * size**2,  # batches
         f"{particles} particles of {len(X)} points",
+        "fewer training points, fewer particles",
     )
     root, report = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]))
+    model = Model(limit.network.activation, losses.get(limit.loss), chunks)
     numbers = (jnp.asarray(limit.richness), jnp.asarray(limit.beta), jnp.asarray(limit.decays))
-    data = Data(root, jnp.asarray(points.member), jnp.asarray(y), *numbers)
-    state = dynamics.start(data, seed, particles, depth)
-    clock = _Clock(limit.network.activation, data, particles, steps)
+    columns = jnp.asarray(y)
+    data = Data(root, jnp.asarray(points.member), columns, *numbers, jnp.zeros_like(columns), jnp.zeros(()))
+    clock = Clock(model, data, particles, steps, seed)
+    work = _Work(clock, data, init, tolerance)
 
     # Threads of the linear algebra library wait for each other longer than a small factorisation takes.
     threads = 1 if len(X) < _THREADED else None
     with threadpool_limits(threads, user_api="blas"), progress.task("aNBK", total=steps) as advance:
-        state = _burn_in(clock, state, advance)
-        batches, snapshots, state = _average(clock, state, tolerance, advance)
-    return _answer(limit, clock, points, y, batches, snapshots, tolerance, report)
+        left = checkpoint.load()
+        if left is None:
+            record = _start(limit, X, points, data, init, seed, particles)
+        else:
+            record = work.restore(left)
+            advance("resumed", clock.done)
+        held = [record]
+        with checkpoint.guarding(lambda: work.content(held[0])) as stretch:
+            while not held[0].finished:
+                before = clock.done
+                held[0], note = work.go_on(held[0])
+                advance(note, clock.done - before)
+                stretch()
+        return _answer(limit, clock, points, y, work.at_least(held[0]), tolerance, report)
 
 
-class _Clock:
-    """Advances the dynamics in stretches, choosing the step from the stiffness and shortening it when the system heats."""
-
-    def __init__(self, activation: Activation, data: Data, particles: int, steps: int) -> None:
-        self.activation, self.data, self.particles = activation, data, particles
-        self.steps_left, self.steps_done = steps, 0
-        self.step, self.factor, self.retries = _LONGEST_STEP, 1.0, 0
-
-    def choose_step(self, state: State) -> None:
-        stiffness = float(dynamics.stiffness(self.activation, self.data, state))
-        chosen = _COURANT / np.sqrt(stiffness) if np.isfinite(stiffness) and stiffness > 0 else self.step
-        self.step = float(self.factor * min(_LONGEST_STEP, chosen))
-
-    def stretch(self, state: State, most: int | None = None, friction: float = 1.0) -> tuple[State, Batch]:
-        """One unit of time, or what `most` and the budget leave of it."""
-        count = max(1, min(int(np.ceil(1.0 / self.step)), self.steps_left, most or self.steps_left))
-        step, drag = (jnp.asarray(value, self.data.y.dtype) for value in (self.step, friction))
-        self.steps_done += count
-        self.steps_left -= count
-        return dynamics.advance(self.activation, self.data, state, step, drag, jnp.asarray(count))
-
-    def shorten(self, state: State) -> State:
-        """After a stretch that heated or broke: half the step from now on, and fresh momenta at temperature one."""
-        self.factor /= 2
-        self.step /= 2
-        self.retries += 1
-        key, now = jax.random.split(state.key)
-        fresh = jax.random.normal(now, (sum(p.size for p in state.momenta),), self.data.root.dtype)
-        ends = np.cumsum([p.size for p in state.momenta])[:-1]
-        parts = jnp.split(fresh, ends)
-        momenta = tuple(part.reshape(p.shape) for part, p in zip(parts, state.momenta, strict=True))
-        return State(state.positions, momenta, key)
-
-    def healthy(self, batch: Batch, hot: float) -> bool:
-        return bool(jnp.isfinite(batch.energy)) and float(batch.temperature) < hot
-
-    @property
-    def hot(self) -> float:
-        # A stretch averages the kinetic energy of `particles` × rank momenta: its own scatter is allowed for.
-        return _HOT + 6.0 / np.sqrt(self.particles * self.data.root.shape[1])
+def _chunks(particles: int, size: int, depth: int, item: int, budget: int) -> int:
+    """How many chunks keep a step's temporaries within the budget: one if all layers' fields fit at once."""
+    if 4 * item * particles * size * depth <= budget:
+        return 1
+    rows = max(1, budget // (8 * item * size))
+    return max(1, min(particles // 2, -(-particles // rows)))
 
 
-def _burn_in(clock: _Clock, state: State, advance: Any) -> State:
-    """Run until the energy of late stretches no longer drifts beyond its own scatter.
-
-    The prior is the stiffest place on the way, so stretches are short and the step is chosen anew for each. What the way down from there releases
-    as heat is taken out by a higher friction, under which time does not count.
-    """
-    energies: list[float] = []
-    time, friction = 0.0, _DRAG
-    while clock.steps_left > 0:
-        clock.choose_step(state)
-        before = clock.steps_done
-        fresh, batch = clock.stretch(state, _SHORT, friction)
-        used = clock.steps_done - before
-        advance(f"energy {float(batch.energy):.4g}, step {clock.step:.3g}", used)
-        if not clock.healthy(batch, _BOILING):
-            state = clock.shorten(state)
-            continue
-        state, time = fresh, time + used * clock.step * (friction == 1.0)
-        energies.append(float(batch.energy))
-        friction = 1.0 if clock.healthy(batch, clock.hot) else _DRAG
-        if time >= _BURN_IN and len(energies) >= 8 and not averages.drifts(np.asarray(energies[-8:])):
-            break
-    return state
+def _start(
+    limit: ANBK, X: np.ndarray, points: inputs.Distinct, data: Data, init: warm.Start, seed: int, particles: int
+) -> Record:
+    depth = limit.network.depth
+    main = dynamics.start(data, seed, particles, depth)
+    held = 0.0
+    if init.draws:
+        positions = warm.positions(limit, X[points.first], init, data.root, particles, seed)
+        main = main._replace(positions=tuple(jnp.asarray(p, data.root.dtype)[None] for p in positions))
+    elif init.kernels:
+        held = _HELD
+    lazy = closed.lazy(limit, X[points.first], str(data.y.dtype))
+    return Record(main, Tally(lazy, len(points.first), depth), held=held)
 
 
-def _average(
-    clock: _Clock, state: State, tolerance: float, advance: Any
-) -> tuple[list[Batch], list[tuple[np.ndarray, ...]], State]:
-    batches: list[Batch] = []
-    snapshots: list[tuple[np.ndarray, ...]] = []
-    clock.choose_step(state)
-    while clock.steps_left > 0 or len(batches) < 2:
-        before = clock.steps_done
-        fresh, batch = clock.stretch(state)
-        if not clock.healthy(batch, clock.hot) and clock.steps_left > 0:
-            # What was averaged so far is not trusted either.
-            advance(f"too hot, step {clock.step:.3g}", clock.steps_done - before)
-            state, batches, snapshots = clock.shorten(state), [], []
-            continue
-        state = fresh
-        batches.append(jax.device_get(batch))
-        snapshots.append(tuple(map(np.asarray, state.positions)))
+class _Work:
+    """The three phases: burn in, let the coupled systems part, average."""
+
+    def __init__(self, clock: Clock, data: Data, init: warm.Start, tolerance: float) -> None:
+        self.clock, self.tolerance = clock, tolerance
+        self._free, self._init = data, init
+
+    def go_on(self, record: Record) -> tuple[Record, str]:
+        """One stretch further, and a note for the progress bar."""
+        if record.phase == "burn-in":
+            return self._burn_in(record)
+        if record.systems is not None:
+            return self._probe(record)
+        return self._average(record)
+
+    def _burn_in(self, record: Record) -> tuple[Record, str]:
+        """Run until the energy of late stretches no longer drifts beyond its own scatter.
+
+        The prior is the stiffest place on the way, so stretches are short and the step is chosen anew for each. What the way down from there
+        releases as heat is taken out by a higher friction, under which time does not count.
+        """
+        clock = self.clock
+        clock.data = self._held() if record.held > 0 else self._free
+        clock.choose_step(record.main, CAREFUL)
+        before = clock.done
+        main, _, mean, _ = clock.stretch(record.main, friction=record.friction, most=_SHORT)
+        if not clock.healthy(mean, hot=BOILING):
+            return self._out_of_time(
+                replace(record, main=clock.shorten(record.main))
+            ), f"too hot, step {clock.step:.3g}"
+        passed = (clock.done - before) * clock.step
+        energy = float(mean.energy)
+        energies = (*record.energies, energy)[-8:] if record.held == 0 else ()
+        calm = clock.healthy(mean)
+        time = record.time + (passed if record.friction == 1.0 and record.held == 0 else 0.0)
+        over = time >= _BURN_IN and len(energies) == 8 and not averages.drifts(np.asarray(energies))
+        record = replace(
+            record,
+            main=main,
+            energies=energies,
+            time=time,
+            held=max(0.0, record.held - passed),
+            friction=1.0 if calm else DRAG,
+            phase="settle" if over else "burn-in",
+            trace=(*record.trace, (float(clock.done), energy)),
+        )
+        return self._out_of_time(record), f"burning in, energy {energy:.4g}, step {clock.step:.3g}"
+
+    def _held(self) -> Data:
+        data = self._free
+        kernel = jnp.asarray(self._init.kernels[-1])
+        loss = self.clock.model.loss
+        v = jax.jit(readout.readout, static_argnums=0)(loss, kernel, data.y, data.beta, data.decays[-1])
+        return data._replace(frozen=v, hold=jnp.ones((), data.root.dtype))
+
+    def _couple(self, record: Record) -> Record:
+        """The systems that show the biases, and a shadow at the prior."""
+        self.clock.data = self._free
+        self.clock.choose_step(record.main, COURANT)
+        count, depth = record.main.positions[0].shape[1], len(record.main.positions)
+        shadow = dynamics.start(self._free, self.clock.seed + 1 + self.clock.retries, count, depth)
+        return replace(record, systems=dynamics.couple(record.main), shadow=shadow, settled=0)
+
+    def _probe(self, record: Record) -> tuple[Record, str]:
+        clock = self.clock
+        assert record.systems is not None and record.shadow is not None
+        systems, shadow, means, lazy = clock.probe(record.systems, record.shadow)
+        if not clock.healthy(*means):
+            return self._too_hot(record)
+        main, fine, halves = jax.device_get(means)
+        record = replace(record, main=systems.main, systems=systems, shadow=shadow, settled=record.settled + 1)
+        if record.settled <= _SETTLE:
+            return self._out_of_time(record), f"settling, step {clock.step:.3g}"
+        return self._add(replace(record, phase="average"), main, lazy, tally.probe(main, fine, halves))
+
+    def _average(self, record: Record) -> tuple[Record, str]:
+        clock = self.clock
+        if record.shadow is None:
+            record = self._couple(record)
+            return self._out_of_time(record), f"settling, step {clock.step:.3g}"
+        main, shadow, mean, lazy = clock.stretch(record.main, record.shadow)
+        if not clock.healthy(mean):
+            return self._too_hot(record)
+        return self._add(replace(record, main=main, shadow=shadow), jax.device_get(mean), lazy, None)
+
+    def _too_hot(self, record: Record) -> tuple[Record, str]:
+        """What was averaged so far is not trusted either."""
+        main = self.clock.shorten(record.main)
+        empty = record.tally.empty()
+        record = replace(record, main=main, systems=None, shadow=None, tally=empty, snapshots=(), phase="settle")
+        return self._out_of_time(record), f"too hot, step {self.clock.step:.3g}"
+
+    def _add(self, record: Record, mean: Any, lazy: Any, probe: tally.Probe | None) -> tuple[Record, str]:
+        """Count one more batch, and see whether that is enough."""
+        batch = Batch(mean.kernels, mean.duals, jax.device_get(lazy), mean.energy, mean.temperature)
+        snapshots = (*record.snapshots, tuple(np.asarray(x[0]) for x in record.main.positions))
         if len(snapshots) > 2 * GROUPS:
             snapshots = snapshots[::2]
-        error = _worst_error(batches) if len(batches) >= _LEAST_BATCHES else np.inf
-        advance(f"error {error:.2g}, step {clock.step:.3g}", clock.steps_done - before)
-        if error <= tolerance:
-            break
-    return batches, snapshots, state
+        trace = (*record.trace, (float(self.clock.done), float(mean.energy)))
+        record = replace(record, tally=record.tally.add(batch, probe), snapshots=snapshots, trace=trace)
+        note = f"averaging, step {self.clock.step:.3g}"
+        if record.systems is not None and len(record.tally.probes) >= tally.LEAST_PROBES:
+            allowed = _SHARE * self.tolerance
+            if all(record.tally.probe_error(layer) <= allowed for layer in range(len(batch.kernels))):
+                record = replace(record, systems=None)
+        if record.tally.due():
+            error = worst(self.clock, record.tally)
+            note = f"error {error:.2g}, step {self.clock.step:.3g}"
+            if error <= self.tolerance:
+                if not record.tally.drifting(self.tolerance):
+                    return replace(record, finished=True), note
+                record = replace(record, tally=record.tally.late(), snapshots=record.snapshots[GROUPS // 2 :])
+        return self._out_of_time(record), note
+
+    def _out_of_time(self, record: Record) -> Record:
+        return replace(record, finished=True) if self.clock.left == 0 else record
+
+    def at_least(self, record: Record) -> Record:
+        """Two batches at any price, for an answer that says that it did not converge."""
+        while len(record.tally.batches) < 2:
+            self.clock.data = self._free
+            main, shadow, mean, lazy = self.clock.stretch(record.main, record.shadow, most=1)
+            if not self.clock.healthy(mean, hot=np.inf):
+                record = replace(record, main=self.clock.shorten(record.main), shadow=None)
+                continue
+            mean = jax.device_get(mean)
+            known = jax.device_get(lazy) if record.shadow is not None else mean.kernels
+            batch = Batch(mean.kernels, mean.duals, known, mean.energy, mean.temperature)
+            record = replace(record, main=main, tally=replace(record.tally, lazy=None).add(batch))
+        return record
+
+    def content(self, record: Record) -> Content:
+        return packing.pack((record, self.clock.state()))
+
+    def restore(self, content: Content) -> Record:
+        record, state = packing.unpack(content, _KINDS)
+        self.clock.restore(state)
+        self.clock.data = self._free
+        return record
 
 
-def _worst_error(batches: list[Batch]) -> float:
-    depth = len(batches[0].kernels)
-    return max(averages.relative_error(np.stack([batch.kernels[layer] for batch in batches])) for layer in range(depth))
+_KINDS = {kind.__name__: kind for kind in (Record, System, Coupled, Tally, Batch, tally.Probe, Progressed)}
+
+
+def worst(clock: Clock, counted: Tally) -> float:
+    """The largest relative standard error: of a kernel, or of the outputs."""
+    estimates = [counted.kernel(layer) for layer in range(counted.depth)]
+    return max([tally.relative(estimate) for estimate in estimates] + [_output_error(clock, counted, estimates[-1])])
+
+
+def _output_error(clock: Clock, counted: Tally, top: Estimate) -> float:
+    """Relative standard error of the outputs s on the training inputs, to first order in the scatter of the top kernel."""
+    total, size = 0.0, 0.0
+    for scatter in counted.scatters():
+        padded = np.zeros((counted.most, *scatter.shape[1:]), clock.data.root.dtype)  # one shape, compiled once
+        padded[: len(scatter)] = scatter[-counted.most :]
+        s, changes = _respond(clock.model, clock.data, jnp.asarray(top.mean, padded.dtype), jnp.asarray(padded))
+        total += float(np.sum(tally.error(np.asarray(changes)[: len(scatter)]) ** 2))
+        size = float(np.linalg.norm(s))
+    return float(np.sqrt(total)) / size if size > 0 else 0.0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _respond(model: Model, data: Data, kernel: Array, changes: Array) -> tuple[Array, Array]:
+    """The outputs, and how they answer to changes of the kernel."""
+
+    def outputs(kernel: Array) -> Array:
+        full, decay = kernel[data.member][:, data.member], data.decays[-1]
+        v = readout.readout(model.loss, full, data.y, data.beta, decay)
+        return jnp.matmul(full, v, precision="highest") / decay
+
+    s, respond = jax.linearize(outputs, kernel)
+    return s, jax.lax.map(respond, changes)
 
 
 def _answer(
     limit: ANBK,
-    clock: _Clock,
+    clock: Clock,
     points: inputs.Distinct,
     y: np.ndarray,
-    batches: list[Batch],
-    snapshots: list[tuple[np.ndarray, ...]],
+    record: Record,
     tolerance: float,
     report: dict[str, Any],
 ) -> Answer:
-    data, depth = clock.data, limit.network.depth
-    series = [np.stack([batch.kernels[layer] for batch in batches]) for layer in range(depth)]
-    means = [np.mean(values, axis=0) for values in series]
-    deviations = [averages.standard_error(values) for values in series]
-    kernels = tuple(points.expand(mean) for mean in means)
-    v = np.asarray(jax.jit(readout)(jnp.asarray(kernels[-1]), data.y, data.beta, data.decays[-1]))
-    fitted = kernels[-1] @ v / limit.decays[-1]
-    kept = snapshots[-GROUPS:] if len(snapshots) >= GROUPS else snapshots
-    draws = tuple(np.concatenate([snapshot[layer] for snapshot in kept]) for layer in range(depth))
-    duals = [
-        np.mean(parts, axis=0) for parts in zip(*(dynamics.duals(clock.activation, data, s) for s in kept), strict=True)
-    ]
+    data, depth, counted = clock.data, limit.network.depth, record.tally
+    dtype = np.dtype(str(data.root.dtype))
+    estimates = [counted.kernel(layer) for layer in range(depth)]
+    duals = [counted.dual(layer) for layer in range(depth - 1)]
+    kernels = tuple(points.expand(estimate.mean).astype(dtype) for estimate in estimates)
+    solve = jax.jit(readout.solve, static_argnums=0)
+    inner = solve(clock.model.loss, jnp.asarray(kernels[-1]), data.y, data.beta, data.decays[-1])
+    v = np.asarray(inner.v)
+    outputs = kernels[-1] @ v / limit.decays[-1]
     top = -(limit.richness**2) / limit.decays[-1] * v @ v.T
-    error = _worst_error(batches)
-    temperature = float(np.mean([batch.temperature for batch in batches]))
-    enough = len(batches) >= _LEAST_BATCHES
-    converged = bool(enough and np.isfinite(error) and error <= tolerance and temperature < clock.hot)
-    status = (
-        f"averaged {len(batches)} batches; kernels known to {error:.2g} (asked: {tolerance:.2g})"
-        if converged
-        else f"{clock.steps_done} steps (the last of length {clock.step:.2g}) gave {len(batches)} of the least {_LEAST_BATCHES} batches and kernels "
-        f"known to {error:.2g} (asked: {tolerance:.2g}); give more steps, more particles, a larger tolerance, or a smaller richness"
-    )
+    snapshots = record.snapshots or (tuple(np.asarray(x[0]) for x in record.main.positions),)
+    kept = snapshots[-GROUPS:]
+    draws = tuple(np.concatenate([snapshot[layer] for snapshot in kept]) for layer in range(depth))
+    output_error = _output_error(clock, counted, estimates[-1])
+    error = max([tally.relative(estimate) for estimate in estimates] + [output_error])
+    converged = bool(counted.enough and np.isfinite(error) and error <= tolerance and counted.temperature < clock.hot)
     stats = {
         "solver": "particles",
         "particles": clock.particles,
-        "steps": clock.steps_done,
-        "batches": len(batches),
+        "chunks": clock.model.chunks,
+        "steps": clock.done,
+        "batches": len(counted.batches),
+        "probes": len(counted.probes),
         "step_size": clock.step,
         "retries": clock.retries,
-        "temperature": temperature,
+        "temperature": counted.temperature,
         "relative_error": error,
-        "energy": float(np.mean([batch.energy for batch in batches])),
+        "output_error": output_error,
+        "autocorrelation_time": [estimate.time * counted.length for estimate in estimates],
+        "control": [estimate.control for estimate in estimates],
+        "bias": {
+            "step": [_ratio(estimate.step, estimate.mean) for estimate in estimates],
+            "particles": [_ratio(estimate.count, estimate.mean) for estimate in estimates],
+        },
+        "energy": float(np.mean(counted.energies)),
+        "newton": {"steps": int(inner.steps), "residual": float(inner.residual)},
         "groups": len(kept),
         "root": report,
+        "jitter": floors.JITTER[str(dtype)] if depth > 1 else 0.0,
     }
     return Answer(
         kernels=kernels,
         kernel=kernels[-1],
-        coefficients=v / limit.decays[-1],
-        fitted=fitted,
-        errors=y - fitted,
-        kernel_errors=tuple(points.expand(deviation) for deviation in deviations),
-        duals=(*(points.spread(dual) for dual in duals), top),
+        coefficients=(v / limit.decays[-1]).astype(dtype),
+        fitted=np.asarray(clock.model.loss.link(jnp.asarray(outputs, dtype))),
+        errors=(v / limit.beta).astype(dtype),
+        kernel_errors=tuple(points.expand(estimate.error).astype(dtype) for estimate in estimates),
+        duals=(*(points.spread(dual.mean).astype(dtype) for dual in duals), top.astype(dtype)),
         draws=draws,
         converged=converged,
-        status=status,
+        status=_status(clock, record, error, tolerance, converged),
         stats=stats,
+    )
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> float:
+    scale = float(np.linalg.norm(whole))
+    return float(np.linalg.norm(part)) / scale if scale > 0 else 0.0
+
+
+def _status(clock: Clock, record: Record, error: float, tolerance: float, converged: bool) -> str:
+    counted = record.tally
+    if converged:
+        return f"averaged {len(counted.batches)} batches; kernels and outputs known to {error:.2g} (asked: {tolerance:.2g})"
+    if record.phase == "burn-in":
+        return (
+            f"still burning in after {clock.done} gradients of step {clock.step:.2g}, time {record.time:.1f} of the least {_BURN_IN:g}; "
+            "give more steps, a smaller beta or richness, or start from a neighbour (init=, or path)"
+        )
+    return (
+        f"{clock.done} gradients (the last of step {clock.step:.2g}) gave {len(counted.batches)} batches of the least {tally.LEAST} and an error of "
+        f"{error:.2g} (asked: {tolerance:.2g}); give more steps, more particles, a larger tolerance, or a smaller richness"
     )

@@ -1,0 +1,224 @@
+r"""What the particle solver has measured so far: kernels, their errors, and the two biases.
+
+The time average of the particles' kernels is improved in three ways, each by systems that saw the same noise:
+
+* control variate: the lazy shadow has kernels $\Phi_s$ whose mean $\Phi_{lazy}$ is known, so $\Phi-\alpha(\Phi_s-\Phi_{lazy})$ has less noise;
+* step: BAOAB's bias falls as $h^2$, so $\frac43(\Phi_h-\Phi_{h/2})$ is it and is taken out;
+* particles: the bias of $B$ particles falls as $1/B$, so $\Phi_{B/2}-\Phi_B$ is it and is taken out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adakern.averages import Stream
+
+LEAST = 10  # batches before an error is believed
+LEAST_PROBES = 6
+_MOST = 64  # batches that are kept; then neighbours are merged
+_MOST_LARGE = 24  # the same where they take much memory
+_LARGE = 2**27  # numbers
+_SMALLEST_EIGENVALUE = 0.1  # of a corrected kernel, relative to the one before
+_MOVED = 4.0  # joint standard errors between early and late batches that count as drift
+
+
+class Batch(NamedTuple):
+    """Means over one unit of time: kernels and duals of the system, kernels of its shadow."""
+
+    kernels: tuple[np.ndarray, ...]
+    duals: tuple[np.ndarray, ...]
+    lazy: tuple[np.ndarray, ...]
+    energy: np.ndarray
+    temperature: np.ndarray
+
+
+class Probe(NamedTuple):
+    """Estimates of the two biases over one unit of time, (kernels, duals) each."""
+
+    step: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+    count: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+
+
+class Estimate(NamedTuple):
+    """A mean with its standard error, and what went into it."""
+
+    mean: np.ndarray
+    error: np.ndarray
+    control: float  # α
+    step: np.ndarray  # bias of the step, taken out
+    count: np.ndarray  # bias of a finite number of particles, taken out
+    time: float  # autocorrelation time in batches
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Batches so far. `add` gives a new tally, so that an interrupt finds the old one whole."""
+
+    lazy: tuple[np.ndarray, ...] | None  # the shadow's exact kernels, where they are known
+    size: int  # distinct points
+    depth: int
+    batches: tuple[Batch, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    length: float = 1.0  # of one batch, in units of time
+    pending: tuple[Batch, ...] = field(default=())
+
+    def add(self, batch: Batch, probe: Probe | None = None) -> Tally:
+        pending = (*self.pending, batch)
+        probes = self.probes if probe is None else (*self.probes, probe)
+        if len(pending) < self.length:
+            return replace(self, pending=pending, probes=probes)
+        batches, length = (*self.batches, _merge(pending)), self.length
+        if len(batches) >= self.most:
+            batches = tuple(_merge(batches[i : i + 2]) for i in range(0, len(batches) - 1, 2))
+            length = 2 * length
+        return replace(self, batches=batches, probes=probes, length=length, pending=())
+
+    @property
+    def most(self) -> int:
+        """Batches that are kept."""
+        return _MOST if _MOST * 2 * self.depth * self.size**2 < _LARGE else _MOST_LARGE
+
+    def empty(self) -> Tally:
+        """None of the batches."""
+        return replace(self, batches=(), probes=(), pending=(), length=1.0)
+
+    def late(self) -> Tally:
+        """The later half of the batches, where the earlier still drifted."""
+        return replace(
+            self, batches=self.batches[len(self.batches) // 2 :], probes=self.probes[len(self.probes) // 2 :]
+        )
+
+    @property
+    def enough(self) -> bool:
+        return len(self.batches) >= LEAST and len(self.probes) >= LEAST_PROBES
+
+    def due(self) -> bool:
+        """Whether it is worth looking at the errors now."""
+        count = len(self.batches)
+        return self.enough and not self.pending and (count < 2 * LEAST or count % 4 == 0)
+
+    def kernel(self, layer: int) -> Estimate:
+        r"""$\Phi^\ell$ over distinct points, positive semi-definite."""
+        series, control = self._controlled(layer)
+        estimate = self._corrected(series, layer, 0)
+        plain = np.mean([batch.kernels[layer] for batch in self.batches], axis=0)
+        return estimate._replace(mean=_shifted(plain, estimate.mean - plain), control=control)
+
+    def _controlled(self, layer: int) -> tuple[np.ndarray, float]:
+        """The series of a kernel with its control variate, and α."""
+        series = np.stack([batch.kernels[layer] for batch in self.batches])
+        if self.lazy is None:
+            return series, 0.0
+        shadow = np.stack([batch.lazy[layer] for batch in self.batches]) - self.lazy[layer][None]
+        control = _control(series, shadow)
+        return series - control * shadow, control
+
+    def scatters(self) -> list[np.ndarray]:
+        """Centred series of everything that the top kernel is made of: batches, and the two corrections."""
+        parts = [self._controlled(self.depth - 1)[0]]
+        parts += [np.stack([probe[index][0][-1] for probe in self.probes]) for index in (0, 1) if self.probes]
+        return [part - part.mean(axis=0) for part in parts]
+
+    def dual(self, layer: int) -> Estimate:
+        r"""$\hat\Phi^\ell$, $\ell<L$, over distinct points."""
+        return self._corrected(np.stack([batch.duals[layer] for batch in self.batches]), layer, 1)
+
+    def _corrected(self, series: np.ndarray, layer: int, which: int) -> Estimate:
+        stream = _stream(series)
+        zero = np.zeros(series.shape[1:])
+        mean, variance, biases = stream.mean, stream.error**2, [zero, zero]
+        if self.probes:
+            for index in (0, 1):
+                bias = _stream(np.stack([probe[index][which][layer] for probe in self.probes]))
+                biases[index] = bias.mean
+                mean = mean - bias.mean
+                variance = variance + bias.error**2
+        return Estimate(mean, np.sqrt(variance), 0.0, biases[0], biases[1], stream.time)
+
+    def probe_error(self, layer: int) -> float:
+        """Relative standard error that the corrections of a kernel carry."""
+        scale = float(np.linalg.norm(self.batches[-1].kernels[layer]))
+        errors = [_stream(np.stack([probe[index][0][layer] for probe in self.probes])).error for index in (0, 1)]
+        return float(np.sqrt(sum(np.sum(error**2) for error in errors))) / (scale or 1.0)
+
+    def drifting(self, tolerance: float) -> bool:
+        """Whether late batches differ from early ones by more than chance and more than a quarter of the tolerance."""
+        half = len(self.batches) // 2
+        tests = [np.array([float(batch.energy) for batch in self.batches])]
+        for layer in range(self.depth):
+            series = np.stack([batch.kernels[layer].ravel() for batch in self.batches])
+            direction = series.mean(axis=0)
+            tests.append(series @ (direction / (np.linalg.norm(direction) or 1.0)))
+        for values in tests:
+            early, late = _stream(values[:half]), _stream(values[half:])
+            change = abs(float(late.mean - early.mean))
+            if change > _MOVED * np.hypot(early.error, late.error) and change > 0.25 * tolerance * abs(values.mean()):
+                return True
+        return False
+
+    @property
+    def energies(self) -> np.ndarray:
+        return np.array([float(batch.energy) for batch in self.batches])
+
+    @property
+    def temperature(self) -> float:
+        return float(np.mean([batch.temperature for batch in self.batches]))
+
+
+def relative(estimate: Estimate) -> float:
+    """|standard error| / |mean| in the Frobenius norm."""
+    scale, error = float(np.linalg.norm(estimate.mean)), float(np.linalg.norm(estimate.error))
+    return error / scale if scale > 0 else error
+
+
+def probe(main: Any, fine: Any, halves: Any) -> Probe:
+    """The biases that three coupled means over the same stretch show."""
+
+    def of(name: str) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        trios = list(zip(getattr(main, name), getattr(fine, name), getattr(halves, name), strict=True))
+        return tuple(4 / 3 * (a - b) for a, b, _ in trios), tuple(c - a for a, _, c in trios)
+
+    kernels, duals = of("kernels"), of("duals")
+    return Probe((kernels[0], duals[0]), (kernels[1], duals[1]))
+
+
+def _control(series: np.ndarray, shadow: np.ndarray) -> float:
+    """The α that leaves the least variance, one for all entries of a kernel."""
+    moves = shadow - shadow.mean(axis=0)
+    size = float(np.sum(moves**2))
+    if len(series) < 4 or size == 0.0:
+        return 0.0
+    return float(np.clip(np.sum(moves * (series - series.mean(axis=0))) / size, 0.0, 1.5))
+
+
+def error(series: np.ndarray) -> np.ndarray:
+    """Standard error of the mean of a series of arrays, allowing for autocorrelation."""
+    return _stream(series).error
+
+
+def _stream(series: np.ndarray) -> Stream:
+    stream = Stream(series.shape[1:])
+    for array in series:
+        stream.add(array)
+    return stream
+
+
+def _merge(batches: tuple[Batch, ...]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    layers = [tuple(np.mean(parts, axis=0) for parts in zip(*(b[i] for b in batches), strict=True)) for i in range(3)]
+    return Batch(*layers, *(np.mean([b[i] for b in batches]) for i in (3, 4)))
+
+
+def _shifted(kernel: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """kernel + change where that is positive; where a noisy change would take a direction below a tenth of what it was, a tenth."""
+    values, vectors = np.linalg.eigh(kernel)
+    keep = values > len(kernel) * np.finfo(kernel.dtype).eps * max(values[-1], 0.0)
+    root = vectors[:, keep] * np.sqrt(values[keep])[None, :]
+    inverse = vectors[:, keep] / np.sqrt(values[keep])[None, :]
+    stretch, turn = np.linalg.eigh(np.eye(keep.sum()) + inverse.T @ (change + change.T) @ inverse / 2)
+    spread = root @ turn
+    return (spread * np.maximum(stretch, _SMALLEST_EIGENVALUE)[None, :]) @ spread.T

@@ -1,0 +1,95 @@
+r"""Warm starts of the particle solver: from the neurons of a neighbouring solution, or from kernels alone.
+
+Neurons carry over to other training points as they would to new ones: given the fields $h$ at the old points, those at the new points are
+Gaussian with the conditional law of the kernel below. The first layer's kernel is that of the inputs, the others are the particles' own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+
+from adakern import floors, inputs, linalg
+from adakern.limits.base import Limit
+
+
+class Start(NamedTuple):
+    """Where to start from; nothing is the prior.
+
+    Attributes:
+        limit, X: of the solution whose neurons are given.
+        kernels: over that X, or over the training points where there are no neurons.
+        draws: white coordinates of its neurons.
+    """
+
+    limit: Limit | None = None
+    X: np.ndarray | None = None
+    kernels: tuple[np.ndarray, ...] = ()
+    draws: tuple[np.ndarray, ...] = ()
+
+
+def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: int, seed: int) -> list[np.ndarray]:
+    """White coordinates of `particles` neurons per layer over the distinct points X, from another solution's."""
+    assert init.limit is not None and init.X is not None
+    rng = np.random.default_rng(seed)
+    points = inputs.distinct(init.X)
+    old = init.X[points.first]
+    draws = [_choose(np.asarray(draw, np.float64), particles, rng) for draw in init.draws]
+    old_kernel = inputs.input_kernel(init.limit.network, old) / init.limit.decays[0]
+    old_root = np.asarray(linalg.root(jnp.asarray(old_kernel))[0], np.float64)
+    new_root = np.asarray(root, np.float64)
+    if old.shape == X.shape and np.array_equal(old, X):
+        # The same points: white coordinates stay what they are, but for the choice of the input kernel's root.
+        scale = np.sqrt(init.limit.decays[0] / limit.decays[0])
+        return [_coordinates(new_root, scale * draws[0] @ old_root.T), *draws[1:]]
+    result: list[np.ndarray] = []
+    both = np.concatenate([old, X])
+    kernel = inputs.input_kernel(limit.network, both) / limit.decays[0]
+    activation = limit.network.activation
+    for layer, draw in enumerate(draws):
+        if layer == 0:
+            fields = draw @ old_root.T * np.sqrt(init.limit.decays[0] / limit.decays[0])
+        else:
+            fields = draw @ _root(kernel[: len(old), : len(old)]).T
+        new = _condition(kernel, fields, rng)
+        result.append(_coordinates(new_root if layer == 0 else _root(kernel[len(old) :, len(old) :]), new))
+        if layer + 1 < len(draws):
+            features = np.asarray(activation(jnp.asarray(np.concatenate([fields, new], axis=1))), np.float64)
+            kernel = features.T @ features / len(features) / limit.decays[layer + 1]
+    return result
+
+
+def _choose(draw: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """As many neurons as are wanted: the latest ones, or all of them and some twice."""
+    if len(draw) >= count:
+        return draw[-count:]
+    extra = rng.integers(len(draw), size=count - len(draw))
+    return np.concatenate([draw, draw[extra]])
+
+
+def _root(kernel: np.ndarray) -> np.ndarray:
+    size = len(kernel)
+    return np.linalg.cholesky(kernel + floors.JITTER["float32"] * np.trace(kernel) / size * np.eye(size))
+
+
+def _coordinates(root: np.ndarray, fields: np.ndarray) -> np.ndarray:
+    """ε with A ε = h, of least length."""
+    if root.shape[0] == root.shape[1] and np.allclose(root, np.tril(root)):
+        return scipy.linalg.solve_triangular(root, fields.T, lower=True).T
+    return np.linalg.lstsq(root, fields.T, rcond=None)[0].T
+
+
+def _condition(kernel: np.ndarray, fields: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Fields at the new points, drawn from their Gaussian law given those at the old ones, which come first in `kernel`."""
+    count = fields.shape[1]
+    inner, cross, outer = kernel[:count, :count], kernel[count:, :count], kernel[count:, count:]
+    values, vectors = np.linalg.eigh(inner)
+    keep = values > count * np.finfo(np.float64).eps * 1e3 * max(values[-1], 0.0)
+    weights = (cross @ vectors[:, keep]) / values[keep][None, :] @ vectors[:, keep].T
+    rest = outer - weights @ cross.T
+    spread, turn = np.linalg.eigh((rest + rest.T) / 2)
+    noise = rng.standard_normal((len(fields), len(outer)))
+    return fields @ weights.T + (noise * np.sqrt(np.maximum(spread, 0.0))[None, :]) @ turn.T
