@@ -139,11 +139,13 @@ class Solution:
 
     @property
     def free_energy(self) -> float | None:
-        r"""ANBK: $F=\sum_\ell\mathrm{KL}+E$ at the saddle, in nats per neuron, 0 in the lazy limit; None for the others. Its Monte-Carlo error is
-        `stats["free_energy_error"]`."""
+        r"""ANBK: $F=\sum_\ell\mathrm{KL}+E$ at the saddle, in nats per neuron; 0 at richness 0. Its Monte-Carlo error is `stats["free_energy_error"]`.
+
+        None for the other limits, and where the audit could not measure it (`stats["audit"]["status"]` says why).
+        """
         if not isinstance(self.limit, ANBK):
             return None
-        return float(self.stats["free_energy"]) if self.draws else 0.0
+        return self.stats["free_energy"] if self.draws else 0.0
 
     def cross_kernel(self, X: Any, *, memory: float | None = None) -> np.ndarray:
         """The kernel between new inputs and the training inputs that `predict` uses, (Q, P)."""

@@ -266,7 +266,8 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
     if answer.draws:
         noise = max([value for values in findings["audit"]["noise"].values() for value in values], default=0.0)
         if residual <= _SAMPLED_TOLERANCE + 3 * noise:
-            return answer
+            remark = findings["audit"].get("status")
+            return replace(answer, status=f"{answer.status}; {remark}") if remark else answer
         status = f"the saddle equations hold to {residual:.2g} only; give more particles or a smaller tolerance"
         return replace(answer, converged=False, status=status)
     if residual > _CLOSED_TOLERANCE[dtype]:

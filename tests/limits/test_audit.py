@@ -11,7 +11,8 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from adakern import activations, inputs, losses
-from adakern.limits.audit import audit, sample
+from adakern.limits.audit import audit
+from adakern.limits.tempering import sample
 from adakern.precision import scope
 
 MANY = {"groups": 16, "particles": 256}  # sixteen groups: their standard error is known to a fifth
@@ -225,3 +226,13 @@ def test_without_tilt_the_law_is_the_prior():
     assert report.free_energy == 0.0 and report.parts["duals"] == [0.0, 0.0]
     assert report.residual == max(report.parts["kernels"]) < 4 * max(report.noise["kernels"])
     assert report.stages == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [-1.0, np.nan, 1e200])
+def test_kernels_that_are_none(factor):
+    """Not positive, not a number, not representable when squared: the equations do not hold, and that is all."""
+    exact = saddle(3, 2.0, 10.0, (1.0,) * 4)
+    *before, kernels, duals, fitted = exact.arguments
+    report = audited((*before, [kernels[0], factor * kernels[1], kernels[2]], duals, fitted))
+    assert report.residual == np.inf and "layer 3" in report.status

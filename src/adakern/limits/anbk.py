@@ -82,10 +82,11 @@ class ANBK(Limit):
             answer.kernels,
             answer.duals,
             answer.kernels[-1] @ answer.coefficients,
+            answer.draws,
         )
-        report = {
-            "free_energy": found.free_energy,
-            "free_energy_error": found.free_energy_error,
+        report: dict[str, Any] = {
+            "free_energy": found.free_energy if np.isfinite(found.free_energy) else None,
+            "free_energy_error": found.free_energy_error if np.isfinite(found.free_energy_error) else None,
             "audit": {
                 "parts": found.parts,
                 "noise": found.noise,

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern.solvers import dynamics
-from adakern.solvers.dynamics import Coupled, Data, Layers, Mean, Model, System
+from adakern.solvers.dynamics import ALONE, COUPLED, MAIN, Data, Layers, Mean, Model, Shadow, Stack
 
 _LONGEST_STEP = 0.3
 COURANT = 1.0  # step × highest frequency; BAOAB is stable below 2, and exact for harmonic forces
 CAREFUL = 0.5  # the same on the way down from the prior
 _HOT = 1.15  # kinetic temperature, 1 in equilibrium, above which a step counts as too long
 BOILING = 10.0  # the same while burning in, where the way down from the prior releases real heat
+_GLIDE = 0.1  # factor of the friction along the pull of the data where a few neurons are much larger than the others
+_UNEQUAL = 4.0  # ⟨|φ|⁴⟩/⟨|φ|²⟩² from which that is so
 DRAG = 20.0  # friction that takes it out; 1 otherwise
-PROBE = 4  # gradients of a step of the coupled systems
 
 
 class Progressed(NamedTuple):
@@ -28,6 +29,7 @@ class Progressed(NamedTuple):
     retries: int
     step: float
     ticks: int  # stretches, each with a key of its own
+    glide: float
 
 
 class Clock:
@@ -37,14 +39,15 @@ class Clock:
         self.model, self.data, self.particles, self.seed = model, data, particles, seed
         self.most, self.done = steps, 0
         self.step, self.factor, self.retries, self.ticks = _LONGEST_STEP, 1.0, 0, 0
+        self.glide = 1.0
         self._key = jax.random.key(seed)
 
     @property
     def left(self) -> int:
         return max(0, self.most - self.done)
 
-    def choose_step(self, system: System, courant: float) -> None:
-        stiffness = float(dynamics.stiffness(self.model, self.data, system))
+    def choose_step(self, stack: Stack, courant: float) -> None:
+        stiffness = float(dynamics.stiffness(self.model, self.data, stack))
         chosen = courant / np.sqrt(stiffness) if np.isfinite(stiffness) and stiffness > 0 else self.step
         self.step = float(self.factor * min(_LONGEST_STEP, chosen))
 
@@ -62,43 +65,55 @@ class Clock:
         return jax.random.fold_in(self._key, self.ticks)
 
     def stretch(
-        self, main: System, shadow: System | None = None, friction: float = 1.0, most: int | None = None
-    ) -> tuple[System, System, Mean, Layers]:
-        count = self._count(1, most)
+        self,
+        stack: Stack,
+        shadow: Shadow,
+        *,
+        shadowed: bool = False,
+        coupled: bool = False,
+        friction: float = 1.0,
+        most: int | None = None,
+    ) -> tuple[Stack, Shadow, Mean, Layers]:
+        evaluations = COUPLED if coupled else ALONE
+        count = self._count(evaluations, most)
         return dynamics.advance(
             self.model,
             self.data,
-            main,
-            main if shadow is None else shadow,
-            jnp.asarray(shadow is not None),
+            stack,
+            shadow,
+            jnp.asarray(evaluations),
+            jnp.asarray(shadowed),
             self._next(),
             self._number(self.step),
             self._number(friction),
+            self._number(self.glide),
             jnp.asarray(count),
         )
 
-    def probe(self, systems: Coupled, shadow: System) -> tuple[Coupled, System, tuple[Mean, Mean, Mean], Layers]:
-        count = jnp.asarray(self._count(PROBE))
-        return dynamics.probe(self.model, self.data, systems, shadow, self._next(), self._number(self.step), count)
-
-    def shorten(self, system: System) -> System:
+    def shorten(self, stack: Stack) -> Stack:
         """After a stretch that heated or broke: half the step from now on, and fresh momenta at temperature one."""
         self.factor /= 2
         self.step /= 2
         self.retries += 1
-        return system._replace(momenta=dynamics.fresh(system, self.seed + self.retries), v=jnp.zeros_like(system.v))
+        return dynamics.cool(stack, self.seed + self.retries)
 
-    def healthy(self, *means: Mean, hot: float | None = None) -> bool:
-        limit = self.hot if hot is None else hot
-        return all(bool(jnp.isfinite(mean.energy)) and float(mean.temperature) < limit for mean in means)
+    def healthy(self, mean: Mean, coupled: bool = False, hot: float | None = None) -> bool:
+        """Whether the main system, or all of them, came out finite and not too hot."""
+        systems = slice(None) if coupled else slice(MAIN, MAIN + 1)
+        energy, temperature = np.asarray(mean.energy)[systems], np.asarray(mean.temperature)[systems]
+        return bool(np.isfinite(energy).all() and (temperature < (self.hot if hot is None else hot)).all())
 
     @property
     def hot(self) -> float:
         # A stretch averages the kinetic energy of `particles` × rank momenta: its own scatter is allowed for.
         return _HOT + 6.0 / np.sqrt(self.particles * self.data.root.shape[1])
 
+    def look(self, mean: Mean) -> None:
+        """Take the friction along the pull back where neurons grow unequal. It costs the coupling of systems, so only there."""
+        self.glide = _GLIDE if float(jnp.max(mean.tails[MAIN])) > _UNEQUAL else 1.0
+
     def state(self) -> Progressed:
-        return Progressed(self.done, self.factor, self.retries, self.step, self.ticks)
+        return Progressed(self.done, self.factor, self.retries, self.step, self.ticks, self.glide)
 
     def restore(self, state: Progressed) -> None:
-        self.done, self.factor, self.retries, self.step, self.ticks = state
+        self.done, self.factor, self.retries, self.step, self.ticks, self.glide = state

@@ -7,6 +7,7 @@ temperature compiles once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,54 +46,78 @@ class Data(NamedTuple):
     hold: Array  # 1 while that v is held, 0 when v follows the kernel
 
 
-class System(NamedTuple):
-    """Particles of every layer. Arrays are (groups, particles, rank): each group is a mean field of its own."""
+MAIN, FINE, HALVES = range(3)  # the systems of a `Stack`
+ALONE, COUPLED = 1, 4  # force evaluations of a step: of the main system alone; of all three, the fine one twice
+
+
+class Stack(NamedTuple):
+    """Three systems driven by the same noise, so that their differences stand out of it: main, fine (steps of half the length), halves.
+
+    Positions and momenta are (3, 2, particles / 2, rank). Of main and fine both halves share one mean field; in the third each half has its own.
+    """
 
     positions: Layers
     momenta: Layers  # half a step behind the positions
-    v: Array  # (groups, P, C): where Newton's method for the next readout begins
+    pulls: Layers  # forces of the data at the latest positions
+    v: Array  # (3, 2, P, C): where Newton's method for the next readout begins
+
+
+class Shadow(NamedTuple):
+    """A network without data, at its prior: (particles, rank) each. Its kernels are known exactly."""
+
+    positions: Layers
+    momenta: Layers
 
 
 class Mean(NamedTuple):
-    """Means over one stretch of the dynamics, over groups too."""
+    """Means over one stretch of the dynamics, one for each system."""
 
     kernels: Layers  # Φ¹..Φ^L over distinct points
     duals: Layers  # Φ̂¹..Φ̂^{L-1} over distinct points
+    tails: Array  # ⟨|φ|⁴⟩/⟨|φ|²⟩² of each layer: how unequal the neurons are
     energy: Array
     temperature: Array
 
 
-class Coupled(NamedTuple):
-    """Systems that are driven by the same noise, so that their differences stand out of it."""
+def _gram(model: Model, epsilon: Array, root: Array) -> tuple[Array, Array]:
+    r"""$\langle\varphi(A\varepsilon)\varphi(A\varepsilon)^\top\rangle$ and $\langle|\varphi|^4\rangle$ over the particles."""
 
-    main: System
-    fine: System  # steps of half the length
-    halves: System  # the particles in two groups
-
-
-def recursion(model: Model, data: Data, positions: Layers, shifts: Layers = ()) -> Layers:
-    """Φ¹ → … → Φ^L over distinct points, given every layer's particles (particles, rank); `shifts` are added to the kernels on the way."""
-    kernels: list[Array] = []
-    for layer, epsilon in enumerate(positions):
-        root = data.root if layer == 0 else linalg.cholesky_root(kernels[-1] / data.decays[layer])
-        kernel = _gram(model, epsilon, root)
-        kernels.append(kernel + shifts[layer] if layer < len(shifts) else kernel)
-    return tuple(kernels)
-
-
-def _gram(model: Model, epsilon: Array, root: Array) -> Array:
-    r"""$\langle\varphi(A\varepsilon)\varphi(A\varepsilon)^\top\rangle$ over the particles."""
-
-    def square(part: Array) -> Array:
+    def sums(part: Array) -> tuple[Array, Array]:
         features = model.activation(jnp.matmul(part, root.T, precision="highest"))
-        return jnp.matmul(features.T, features, precision="highest")
+        lengths = jnp.sum(features * features, axis=1)
+        return jnp.matmul(features.T, features, precision="highest"), jnp.sum(lengths * lengths)
 
+    count = epsilon.shape[0]
     if model.chunks == 1:
-        return square(epsilon) / epsilon.shape[0]
-    parts = epsilon.reshape(model.chunks, -1, epsilon.shape[1])
-    empty = jnp.zeros((root.shape[0],) * 2, root.dtype)
-    total, _ = jax.lax.scan(jax.checkpoint(lambda sum, part: (sum + square(part), None)), empty, parts)
-    return total / epsilon.shape[0]
+        square, fourth = sums(epsilon)
+    else:
+        parts = epsilon.reshape(model.chunks, -1, epsilon.shape[1])
+        empty = (jnp.zeros((root.shape[0],) * 2, root.dtype), jnp.zeros((), root.dtype))
+        add = jax.checkpoint(lambda total, part: (jax.tree.map(jnp.add, total, sums(part)), None))
+        (square, fourth), _ = jax.lax.scan(add, empty, parts)
+    return square / count, jax.lax.stop_gradient(fourth / count)
+
+
+def _recursion(
+    model: Model, data: Data, positions: Layers, shifts: Layers, joint: Array
+) -> tuple[Layers, tuple[Array, ...]]:
+    """Φ¹ → … → Φ^L over distinct points for two groups of particles, (2, particles, rank) a layer, that share one mean field where `joint`.
+
+    `shifts` are added to the kernels on the way. Returns fourth moments beside the kernels.
+    """
+    kernels: list[Array] = []
+    fourths: list[Array] = []
+    for layer, epsilon in enumerate(positions):
+        if layer == 0:
+            kernel, fourth = jax.vmap(lambda part: _gram(model, part, data.root))(epsilon)
+        else:
+            roots = jax.vmap(linalg.cholesky_root)(kernels[-1] / data.decays[layer])
+            kernel, fourth = jax.vmap(lambda part, root: _gram(model, part, root))(epsilon, roots)
+        mean = jnp.broadcast_to(jnp.mean(kernel, axis=0, keepdims=True), kernel.shape)
+        kernel = jnp.where(joint, mean, kernel)
+        kernels.append(kernel + shifts[layer][None] if layer < len(shifts) else kernel)
+        fourths.append(jnp.mean(fourth))
+    return tuple(kernels), tuple(fourths)
 
 
 def _energy(model: Model, data: Data, kernel: Array, v: Array) -> tuple[Array, Array]:
@@ -110,94 +135,131 @@ class _Pull(NamedTuple):
     energy: Array
     kernels: Layers
     duals: Layers
+    tails: Array
     v: Array
 
 
-def _pull(model: Model, data: Data, positions: Layers, v: Array) -> _Pull:
-    r"""$-\partial/\partial\varepsilon$ of $\frac12|\varepsilon|^2+B\,E$ for one group, and on the way $E$, the kernels and $\hat\Phi^\ell=2\,dE/d\Phi^\ell$, $\ell<L$."""
+def _pull(model: Model, data: Data, positions: Layers, v: Array, joint: Array) -> _Pull:
+    r"""$-\partial/\partial\varepsilon$ of $\frac12|\varepsilon|^2+B\,E$, and on the way $E$, the kernels and $\hat\Phi^\ell=2\,dE/d\Phi^\ell$, $\ell<L$, as means over both groups."""
     size = data.root.shape[0]
     shifts = tuple(jnp.zeros((size, size), data.root.dtype) for _ in positions[:-1])
 
-    def potential(positions: Layers, shifts: Layers) -> tuple[Array, tuple[Layers, Array]]:
-        kernels = recursion(model, data, positions, shifts)
-        value, new = _energy(model, data, kernels[-1], v)
-        return value, (kernels, new)
+    def potential(positions: Layers, shifts: Layers) -> tuple[Array, tuple[Layers, Array, Array]]:
+        kernels, fourths = _recursion(model, data, positions, shifts, joint)
+        values, new = jax.vmap(lambda kernel, start: _energy(model, data, kernel, start))(kernels[-1], v)
+        means = tuple(jnp.mean(kernel, axis=0) for kernel in kernels)
+        tiny = jnp.finfo(v.dtype).tiny
+        tails = jnp.stack([q / (jnp.trace(k) ** 2 + tiny) for q, k in zip(fourths, means, strict=True)])
+        return jnp.mean(values), (means, new, tails)
 
-    (value, (kernels, new)), (gradient, slopes) = jax.value_and_grad(potential, (0, 1), has_aux=True)(positions, shifts)
-    count = positions[0].shape[0]
-    forces = tuple(-x - count * g for x, g in zip(positions, gradient, strict=True))
-    return _Pull(forces, value, kernels, tuple(slope + slope.T for slope in slopes), new)
-
-
-def _drift(system: System, kicks: list[Array], step: Array, friction: Array) -> System:
-    """Half a drift, the exact Ornstein-Uhlenbeck step of the momenta, half a drift."""
-    decay, noise = jnp.exp(-friction * step), jnp.sqrt(-jnp.expm1(-2 * friction * step))
-    positions, momenta = [], []
-    for x, p, kick in zip(system.positions, system.momenta, kicks, strict=True):
-        x = x + 0.5 * step * p
-        p = decay * p + noise * kick.reshape(p.shape)
-        positions.append(x + 0.5 * step * p)
-        momenta.append(p)
-    return System(tuple(positions), tuple(momenta), system.v)
-
-
-def _step(
-    model: Model, data: Data, system: System, kicks: list[Array], step: Array, friction: Array
-) -> tuple[System, Mean]:
-    """One BAOAB step. The two half kicks between drifts use the same force and are made as one: a step costs one gradient."""
-    moved = _drift(system, kicks, step, friction)
-    pull = jax.vmap(lambda positions, v: _pull(model, data, positions, v))(moved.positions, moved.v)
-    middle = [p + 0.5 * step * f for p, f in zip(moved.momenta, pull.forces, strict=True)]
-    temperature = sum(jnp.sum(p * p) for p in middle) / sum(p.size for p in middle)
-    momenta = tuple(p + 0.5 * step * f for p, f in zip(middle, pull.forces, strict=True))
-    means = jax.tree.map(lambda part: jnp.mean(part, axis=0), (pull.kernels, pull.duals, pull.energy))
-    return System(moved.positions, momenta, pull.v), Mean(*means, jnp.asarray(temperature))
-
-
-def _lazy_step(model: Model, data: Data, system: System, kicks: list[Array], step: Array) -> tuple[System, Layers]:
-    """The same step without data: a network at its prior, whose kernels are known exactly."""
-    moved = _drift(system, kicks, step, jnp.ones((), step.dtype))
-    momenta = tuple(p - step * x for p, x in zip(moved.momenta, moved.positions, strict=True))
-    kernels = recursion(model, data, tuple(x[0] for x in moved.positions))
-    return System(moved.positions, momenta, system.v), kernels
-
-
-def shapes(data: Data, particles: int, depth: int) -> list[tuple[int, int]]:
-    size, rank = data.root.shape
-    return [(particles, rank if layer == 0 else size) for layer in range(depth)]
-
-
-def start(data: Data, seed: int, particles: int, depth: int) -> System:
-    """Particles and momenta from the prior."""
-    rng = np.random.default_rng(seed)
-    wanted = shapes(data, particles, depth)
-    positions, momenta = ([jnp.asarray(rng.standard_normal((1, *s)), data.root.dtype) for s in wanted] for _ in "xp")
-    return System(tuple(positions), tuple(momenta), jnp.zeros((1, *data.y.shape), data.y.dtype))
-
-
-def fresh(system: System, seed: int) -> Layers:
-    """New momenta at temperature one."""
-    rng = np.random.default_rng(seed)
-    return tuple(jnp.asarray(rng.standard_normal(p.shape), p.dtype) for p in system.momenta)
-
-
-def couple(system: System) -> Coupled:
-    """One system as the start of all three."""
-    halved = System(
-        tuple(x[0].reshape(2, -1, x.shape[2]) for x in system.positions),
-        tuple(p[0].reshape(2, -1, p.shape[2]) for p in system.momenta),
-        jnp.concatenate([system.v, system.v]),
+    (value, (kernels, new, tails)), (gradient, slopes) = jax.value_and_grad(potential, (0, 1), has_aux=True)(
+        positions, shifts
     )
-    return Coupled(system, system, halved)
+    count = 2 * positions[0].shape[1]
+    forces = tuple(-x - count * g for x, g in zip(positions, gradient, strict=True))
+    return _Pull(forces, value, kernels, tuple(slope + slope.T for slope in slopes), tails, new)
+
+
+def _drift(
+    positions: Layers,
+    momenta: Layers,
+    kicks: Layers,
+    step: Array,
+    friction: Array,
+    along: Layers | None = None,
+    glide: Array | float = 1.0,
+) -> tuple[list[Array], list[Array]]:
+    """Half a drift, the exact Ornstein-Uhlenbeck step of the momenta, half a drift.
+
+    Along the pull of the data a law can be nearly flat (homogeneous activations at large richness), and friction would make it diffuse there,
+    so there it is multiplied by `glide`. Any friction, also one that depends on the place, leaves the momenta's law as it is.
+    """
+    moved, turned = [], []
+    for layer, (x, p, kick) in enumerate(zip(positions, momenta, kicks, strict=True)):
+        x = x + 0.5 * step * p
+        noise = kick.reshape(p.shape)
+        new = _damp(p, noise, step, friction)
+        if along is not None:
+            pull = along[layer]
+            direction = pull * jax.lax.rsqrt(jnp.sum(pull * pull, axis=-1, keepdims=True) + jnp.finfo(p.dtype).tiny)
+            inside, shaken = (jnp.sum(part * direction, axis=-1, keepdims=True) for part in (p, noise))
+            free = _damp(inside, shaken, step, friction * glide)
+            new = new + (free - _damp(inside, shaken, step, friction)) * direction
+        moved.append(x + 0.5 * step * new)
+        turned.append(new)
+    return moved, turned
+
+
+def _damp(momenta: Array, noise: Array, step: Array, friction: Array) -> Array:
+    return jnp.exp(-friction * step) * momenta + jnp.sqrt(-jnp.expm1(-2 * friction * step)) * noise
+
+
+def _follow(model: Model, data: Data, shadow: Shadow, kicks: Layers, step: Array) -> tuple[Shadow, Layers]:
+    """A step of the shadow: the same noise, no data."""
+    positions, momenta = _drift(shadow.positions, shadow.momenta, kicks, step, jnp.ones((), step.dtype))
+    momenta = [p - step * x for x, p in zip(positions, momenta, strict=True)]
+    kernels: list[Array] = []
+    for layer, epsilon in enumerate(positions):
+        root = data.root if layer == 0 else linalg.cholesky_root(kernels[-1] / data.decays[layer])
+        kernels.append(_gram(model, epsilon, root)[0])
+    return Shadow(tuple(positions), tuple(momenta)), tuple(kernels)
+
+
+def _prior(data: Data, seed: int, particles: int, depth: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    size, rank = data.root.shape
+    shapes = [(particles, rank if layer == 0 else size) for layer in range(depth)]
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(str(data.root.dtype))
+    return tuple([rng.standard_normal(shape).astype(dtype) for shape in shapes] for _ in "xp")  # type: ignore[return-value]
+
+
+def shadow(data: Data, seed: int, particles: int, depth: int) -> Shadow:
+    """A shadow at the prior."""
+    positions, momenta = _prior(data, seed, particles, depth)
+    return Shadow(tuple(map(jnp.asarray, positions)), tuple(map(jnp.asarray, momenta)))
+
+
+def start(data: Data, seed: int, particles: int, depth: int, positions: Sequence[np.ndarray] | None = None) -> Stack:
+    """Three equal systems with momenta at temperature one; positions from the prior unless they are given."""
+    drawn, momenta = _prior(data, seed, particles, depth)
+    places = drawn if positions is None else [np.asarray(x, drawn[0].dtype) for x in positions]
+
+    def thrice(array: np.ndarray) -> Array:
+        return jnp.asarray(np.stack([array.reshape(2, -1, array.shape[1])] * 3))
+
+    v = jnp.zeros((3, 2, *data.y.shape), data.y.dtype)
+    still = tuple(map(jnp.zeros_like, map(thrice, places)))
+    return Stack(tuple(map(thrice, places)), tuple(map(thrice, momenta)), still, v)
+
+
+def couple(stack: Stack) -> Stack:
+    """The main system as the start of all three."""
+
+    def thrice(array: Array) -> Array:
+        return jnp.broadcast_to(array[MAIN][None], array.shape)
+
+    return jax.tree.map(thrice, stack)
+
+
+def cool(stack: Stack, seed: int) -> Stack:
+    """The same positions with new momenta at temperature one."""
+    rng = np.random.default_rng(seed)
+    momenta = tuple(jnp.asarray(rng.standard_normal(p.shape), p.dtype) for p in stack.momenta)
+    return stack._replace(momenta=momenta, v=jnp.zeros_like(stack.v))
+
+
+def neurons(stack: Stack) -> tuple[np.ndarray, ...]:
+    """White coordinates of the main system's particles, (particles, rank) a layer."""
+    return tuple(np.asarray(x[MAIN]).reshape(-1, x.shape[-1]) for x in stack.positions)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def stiffness(model: Model, data: Data, system: System) -> Array:
-    """Largest eigenvalue of the Hessian of ½|ε|² + B·E at this state, by power iteration on Hessian products."""
-    v = system.v[0]
+def stiffness(model: Model, data: Data, stack: Stack) -> Array:
+    """Largest eigenvalue of the Hessian of ½|ε|² + B·E at the main system's place, by power iteration on Hessian products."""
+    joint, v = jnp.asarray(True), stack.v[MAIN]
 
     def forces(positions: Layers) -> Layers:
-        return _pull(model, data, positions, v).forces
+        return _pull(model, data, positions, v, joint).forces
 
     def product(vector: Layers) -> Layers:
         _, change = jax.jvp(forces, (positions,), (vector,))
@@ -211,92 +273,95 @@ def stiffness(model: Model, data: Data, system: System) -> Array:
         size = norm(image)
         return tuple(part / size for part in image), size
 
-    positions = tuple(x[0] for x in system.positions)
+    positions = tuple(x[MAIN] for x in stack.positions)
     # The recursion stretches the positions themselves, so they have a share in the stiff directions.
     unit = tuple(part / norm(positions) for part in positions)
     return jax.lax.fori_loop(0, 12, iterate, (unit, jnp.asarray(1.0, unit[0].dtype)))[1]
 
 
-def _kicks(key: Array, like: System) -> list[Array]:
-    sizes = [part.size for part in like.positions]
+def _normal(key: Array, like: Layers) -> Layers:
+    sizes = [part.size for part in like]
     # Normal numbers of 24 bits serve in either precision, and on a CPU they are most of a step's cost.
-    normal = jax.random.normal(key, (sum(sizes),), jnp.float32).astype(like.positions[0].dtype)
-    return jnp.split(normal, np.cumsum(sizes)[:-1])
-
-
-def _nothing(data: Data, depth: int) -> Mean:
-    size = data.root.shape[0]
-    zero = jnp.zeros((), data.root.dtype)
-    layer = jnp.zeros((size, size), data.root.dtype)
-    return Mean((layer,) * depth, (layer,) * (depth - 1), zero, zero)
+    normal = jax.random.normal(key, (sum(sizes),), jnp.float32).astype(like[0].dtype)
+    return tuple(jnp.split(normal, np.cumsum(sizes)[:-1]))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def advance(
     model: Model,
     data: Data,
-    main: System,
-    shadow: System,
+    stack: Stack,
+    shadow: Shadow,
+    evaluations: Array,
     shadowed: Array,
     key: Array,
     step: Array,
     friction: Array,
+    glide: Array,
     count: Array,
-) -> tuple[System, System, Mean, Layers]:
-    """`count` steps of the system and, where `shadowed`, of its lazy shadow by the same noise; means over them."""
-    depth = len(main.positions)
+) -> tuple[Stack, Shadow, Mean, Layers]:
+    """`count` BAOAB steps of the main system (`evaluations` is `ALONE`) or of all three (`COUPLED`), and where `shadowed` of the shadow.
 
-    def one(index: Array, carry: tuple[System, System, Mean, Layers]) -> tuple[System, System, Mean, Layers]:
-        main, shadow, sums, lazy = carry
-        kicks = _kicks(jax.random.fold_in(key, index), main)
-        main, here = _step(model, data, main, kicks, step, friction)
-
-        def follow(shadow: System) -> tuple[System, Layers]:
-            return _lazy_step(model, data, shadow, kicks, step)
-
-        shadow, kernels = jax.lax.cond(shadowed, follow, lambda shadow: (shadow, lazy), shadow)
-        lazy = tuple(jnp.where(shadowed, a + b, a) for a, b in zip(lazy, kernels, strict=True))
-        return main, shadow, jax.tree.map(jnp.add, sums, here), lazy
-
-    empty = _nothing(data, depth)
-    main, shadow, sums, lazy = jax.lax.fori_loop(0, count, one, (main, shadow, empty, empty.kernels))
-    return main, shadow, *jax.tree.map(lambda value: value / count, (sums, lazy))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def probe(
-    model: Model, data: Data, systems: Coupled, shadow: System, key: Array, step: Array, count: Array
-) -> tuple[Coupled, System, tuple[Mean, Mean, Mean], Layers]:
-    """`count` steps of the coupled systems and the shadow, all by the same noise, and means of main, fine and halves over them.
-
-    The noise of a whole step is made up of that of its halves, as the Ornstein-Uhlenbeck process makes it up.
+    Returns means over the steps. The two half kicks between drifts use the same force and are made as one: a step costs one gradient.
+    The noise $z$ of a whole step and an independent $w$ are turned into those of its halves, which make $z$ up as the
+    Ornstein-Uhlenbeck process does.
     """
-    one_ = jnp.ones((), step.dtype)
-    keep, lose = jnp.exp(-0.5 * step), jnp.sqrt(-jnp.expm1(-step))
-    whole = jnp.sqrt(-jnp.expm1(-2 * step))
+    depth, size = len(stack.positions), data.root.shape[0]
+    whole = jnp.sqrt(-jnp.expm1(-2 * friction * step))
+    early = jnp.exp(-0.5 * friction * step) * jnp.sqrt(-jnp.expm1(-friction * step)) / whole
+    late = jnp.sqrt(-jnp.expm1(-friction * step)) / whole
 
     def one(index: Array, carry: Any) -> Any:
-        systems, shadow, sums, lazy = carry
-        first, second = (
-            _kicks(jax.random.fold_in(jax.random.fold_in(key, index), half), systems.main) for half in (0, 1)
+        stack, shadow, sums, lazy = carry
+        now = jax.random.fold_in(key, index)
+        z = _normal(jax.random.fold_in(now, 0), shadow.positions)
+        w = jax.lax.cond(
+            evaluations > ALONE,
+            lambda: _normal(jax.random.fold_in(now, 1), shadow.positions),
+            lambda: tuple(map(jnp.zeros_like, z)),
         )
-        kicks = [(keep * lose * a + lose * b) / whole for a, b in zip(first, second, strict=True)]
-        main, at_main = _step(model, data, systems.main, kicks, step, one_)
-        halves, at_halves = _step(model, data, systems.halves, kicks, step, one_)
 
-        def half(which: Array, carry: tuple[System, Mean]) -> tuple[System, Mean]:
-            system, sums = carry
-            now = [jnp.where(which == 0, a, b) for a, b in zip(first, second, strict=True)]
-            system, here = _step(model, data, system, now, 0.5 * step, one_)
-            return system, jax.tree.map(lambda a, b: a + 0.5 * b, sums, here)
+        def evaluate(which: Array, carry: tuple[Stack, Mean]) -> tuple[Stack, Mean]:
+            stack, sums = carry
+            system = jnp.asarray([MAIN, HALVES, FINE, FINE])[which]
+            share = jnp.asarray([1.0, 1.0, 0.5, 0.5], step.dtype)[which]
+            mine = jnp.stack([jnp.ones_like(early), jnp.ones_like(early), early, late])[which]
+            other = jnp.stack([jnp.zeros_like(early), jnp.zeros_like(early), late, -early])[which]
+            kicks = tuple(mine * a + other * b for a, b in zip(z, w, strict=True))
+            positions, momenta = _drift(
+                tuple(x[system] for x in stack.positions),
+                tuple(p[system] for p in stack.momenta),
+                kicks,
+                share * step,
+                friction,
+                tuple(g[system] for g in stack.pulls),
+                glide,
+            )
+            pull = _pull(model, data, tuple(positions), stack.v[system], system != HALVES)
+            middle = [p + 0.5 * share * step * f for p, f in zip(momenta, pull.forces, strict=True)]
+            temperature = sum(jnp.sum(p * p) for p in middle) / sum(p.size for p in middle)
+            momenta = [p + 0.5 * share * step * f for p, f in zip(middle, pull.forces, strict=True)]
+            here = Mean(pull.kernels, pull.duals, pull.tails, pull.energy, jnp.asarray(temperature))
+            stack = Stack(
+                tuple(a.at[system].set(x) for a, x in zip(stack.positions, positions, strict=True)),
+                tuple(a.at[system].set(p) for a, p in zip(stack.momenta, momenta, strict=True)),
+                tuple(a.at[system].set(f + x) for a, f, x in zip(stack.pulls, pull.forces, positions, strict=True)),
+                stack.v.at[system].set(pull.v),
+            )
+            return stack, jax.tree.map(lambda total, part: total.at[system].add(share * part), sums, here)
 
-        fine, at_fine = jax.lax.fori_loop(0, 2, half, (systems.fine, empty))
-        shadow, kernels = _lazy_step(model, data, shadow, kicks, step)
-        sums = jax.tree.map(jnp.add, sums, (at_main, at_fine, at_halves))
-        return Coupled(main, fine, halves), shadow, sums, tuple(map(jnp.add, lazy, kernels))
+        stack, sums = jax.lax.fori_loop(0, evaluations, evaluate, (stack, sums))
 
-    empty = _nothing(data, len(shadow.positions))
-    systems, shadow, sums, lazy = jax.lax.fori_loop(
-        0, count, one, (systems, shadow, (empty, empty, empty), empty.kernels)
-    )
-    return systems, shadow, *jax.tree.map(lambda value: value / count, (sums, lazy))
+        def follow(shadow: Shadow, lazy: Layers) -> tuple[Shadow, Layers]:
+            shadow, kernels = _follow(model, data, shadow, z, step)
+            return shadow, tuple(map(jnp.add, lazy, kernels))
+
+        shadow, lazy = jax.lax.cond(shadowed, follow, lambda *same: same, shadow, lazy)
+        return stack, shadow, sums, lazy
+
+    layer, zero = jnp.zeros((size, size), data.root.dtype), jnp.zeros(3, data.root.dtype)
+    three = jnp.zeros((3, size, size), data.root.dtype)
+    tails = jnp.zeros((3, depth), data.root.dtype)
+    empty = Mean((three,) * depth, (three,) * (depth - 1), tails, zero, zero)
+    stack, shadow, sums, lazy = jax.lax.fori_loop(0, count, one, (stack, shadow, empty, (layer,) * depth))
+    return stack, shadow, *jax.tree.map(lambda value: value / count, (sums, lazy))

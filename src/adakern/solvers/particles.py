@@ -31,12 +31,16 @@ from adakern.limits.base import Answer
 from adakern.progress import Progress
 from adakern.solvers import closed, dynamics, packing, tally, warm
 from adakern.solvers.clock import BOILING, CAREFUL, COURANT, DRAG, Clock, Progressed
-from adakern.solvers.dynamics import Coupled, Data, Model, System
+from adakern.solvers.dynamics import FINE, HALVES, MAIN, Data, Model, Shadow, Stack
 from adakern.solvers.tally import Batch, Estimate, Tally
 
 GROUPS = 8  # snapshots that are kept for predictions, densities and their errors
 _SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
+_WATCHED = 8  # latest stretches in which nothing may drift
+_LOOK = 4  # stretches between looks at the stiffness, once the richness is reached
+_STIFF = 100.0  # stiffness above which the burn-in starts at a smaller richness
+_GROWTH = 1.4  # of that richness per unit of time
 _HELD = 3.0  # time for which a readout from given kernels is held
 _SETTLE = 3  # stretches in which coupled systems part before they are compared
 _SHARE = 0.5  # of the tolerance that the corrections' own error may take up
@@ -47,13 +51,14 @@ _THREADED = 512  # points from which a factorisation is worth several threads
 class Record:
     """How far a solve is. Each stretch gives a new record, so that an interrupt finds the old one whole."""
 
-    main: System
+    stack: Stack
+    shadow: Shadow
     tally: Tally
-    phase: str = "burn-in"  # then "settle", "average"
-    systems: Coupled | None = None  # while the biases are measured
-    shadow: System | None = None
+    phase: str = "burn-in"  # then "couple", "settle", "average"
+    coupled: bool = False  # while the biases are measured
     snapshots: tuple[tuple[np.ndarray, ...], ...] = ()
-    energies: tuple[float, ...] = ()  # of the latest stretches of the burn-in
+    watched: tuple[tuple[float, ...], ...] = ()  # energy and tails of the latest stretches of the burn-in
+    ramp: float = 0.0  # share of the richness that the burn-in has reached; 0 before the first look at the stiffness
     time: float = 0.0
     held: float = 0.0  # time left for which the readout is held
     friction: float = DRAG
@@ -137,15 +142,15 @@ def _start(
     limit: ANBK, X: np.ndarray, points: inputs.Distinct, data: Data, init: warm.Start, seed: int, particles: int
 ) -> Record:
     depth = limit.network.depth
-    main = dynamics.start(data, seed, particles, depth)
-    held = 0.0
+    positions, held = None, 0.0
     if init.draws:
         positions = warm.positions(limit, X[points.first], init, data.root, particles, seed)
-        main = main._replace(positions=tuple(jnp.asarray(p, data.root.dtype)[None] for p in positions))
     elif init.kernels:
         held = _HELD
+    stack = dynamics.start(data, seed, particles, depth, positions)
+    shadow = dynamics.shadow(data, seed + 1, particles, depth)
     lazy = closed.lazy(limit, X[points.first], str(data.y.dtype))
-    return Record(main, Tally(lazy, len(points.first), depth), held=held)
+    return Record(stack, shadow, Tally(lazy, len(points.first), depth), held=held)
 
 
 class _Work:
@@ -159,107 +164,112 @@ class _Work:
         """One stretch further, and a note for the progress bar."""
         if record.phase == "burn-in":
             return self._burn_in(record)
-        if record.systems is not None:
-            return self._probe(record)
+        if record.phase == "couple":
+            record = self._couple(record)
         return self._average(record)
 
     def _burn_in(self, record: Record) -> tuple[Record, str]:
         """Run until the energy of late stretches no longer drifts beyond its own scatter.
 
-        The prior is the stiffest place on the way, so stretches are short and the step is chosen anew for each. What the way down from there
-        releases as heat is taken out by a higher friction, under which time does not count.
+        The prior is the stiffest place on the way, so the richness is raised from where that is bearable, stretches are short and the step is
+        chosen anew for each. What the way down releases as heat is taken out by a higher friction, under which time does not count.
         """
         clock = self.clock
-        clock.data = self._held() if record.held > 0 else self._free
-        clock.choose_step(record.main, CAREFUL)
+        if record.ramp == 0.0:
+            record = replace(record, ramp=self._first_ramp(record))
+        free = self._free._replace(richness=record.ramp * self._free.richness)
+        clock.data = self._held() if record.held > 0 else free
+        if record.ramp < 1.0 or record.held > 0 or len(record.watched) % _LOOK == 0:
+            clock.choose_step(record.stack, CAREFUL)
         before = clock.done
-        main, _, mean, _ = clock.stretch(record.main, friction=record.friction, most=_SHORT)
+        stack, _, mean, _ = clock.stretch(record.stack, record.shadow, friction=record.friction, most=_SHORT)
         if not clock.healthy(mean, hot=BOILING):
-            return self._out_of_time(
-                replace(record, main=clock.shorten(record.main))
-            ), f"too hot, step {clock.step:.3g}"
+            record = replace(record, stack=clock.shorten(record.stack))
+            return self._out_of_time(record), f"too hot, step {clock.step:.3g}"
         passed = (clock.done - before) * clock.step
-        energy = float(mean.energy)
-        energies = (*record.energies, energy)[-8:] if record.held == 0 else ()
+        energy = float(mean.energy[MAIN])
+        full = record.held == 0 and record.ramp == 1.0
+        watched = (*record.watched, (energy, *map(float, mean.tails[MAIN])))[-_WATCHED:] if full else ()
         calm = clock.healthy(mean)
-        time = record.time + (passed if record.friction == 1.0 and record.held == 0 else 0.0)
-        over = time >= _BURN_IN and len(energies) == 8 and not averages.drifts(np.asarray(energies))
+        clock.look(mean)
+        time = record.time + (passed if record.friction == 1.0 and full else 0.0)
+        over = time >= _BURN_IN and len(watched) == _WATCHED and not self._drifts(np.array(watched))
+        if over:
+            clock.factor = 1.0  # what the way down called for need not hold at its end
         record = replace(
             record,
-            main=main,
-            energies=energies,
+            stack=stack,
+            watched=watched,
             time=time,
             held=max(0.0, record.held - passed),
+            ramp=min(1.0, record.ramp * _GROWTH**passed) if calm else record.ramp,
             friction=1.0 if calm else DRAG,
-            phase="settle" if over else "burn-in",
+            phase="couple" if over else "burn-in",
             trace=(*record.trace, (float(clock.done), energy)),
         )
         return self._out_of_time(record), f"burning in, energy {energy:.4g}, step {clock.step:.3g}"
+
+    def _first_ramp(self, record: Record) -> float:
+        """The share of the richness at which the start is only moderately stiff: E grows as its square."""
+        stiffness = float(dynamics.stiffness(self.clock.model, self._free, record.stack))
+        return float(np.clip(np.sqrt(_STIFF / stiffness), 1e-4, 1.0)) if stiffness > _STIFF else 1.0
+
+    def _drifts(self, watched: np.ndarray) -> bool:
+        energy, tails = watched[:, 0], watched[:, 1:]
+        return averages.drifts(energy) or any(tally.moves(t, tally.TAILS * self.tolerance) for t in tails.T)
 
     def _held(self) -> Data:
         data = self._free
         kernel = jnp.asarray(self._init.kernels[-1])
         loss = self.clock.model.loss
-        v = jax.jit(readout.readout, static_argnums=0)(loss, kernel, data.y, data.beta, data.decays[-1])
+        v = _solve(loss, kernel, data.y, data.beta, data.decays[-1]).v
         return data._replace(frozen=v, hold=jnp.ones((), data.root.dtype))
 
     def _couple(self, record: Record) -> Record:
-        """The systems that show the biases, and a shadow at the prior."""
+        """Set the systems off that show the biases, and choose the step for good."""
         self.clock.data = self._free
-        self.clock.choose_step(record.main, COURANT)
-        count, depth = record.main.positions[0].shape[1], len(record.main.positions)
-        shadow = dynamics.start(self._free, self.clock.seed + 1 + self.clock.retries, count, depth)
-        return replace(record, systems=dynamics.couple(record.main), shadow=shadow, settled=0)
-
-    def _probe(self, record: Record) -> tuple[Record, str]:
-        clock = self.clock
-        assert record.systems is not None and record.shadow is not None
-        systems, shadow, means, lazy = clock.probe(record.systems, record.shadow)
-        if not clock.healthy(*means):
-            return self._too_hot(record)
-        main, fine, halves = jax.device_get(means)
-        record = replace(record, main=systems.main, systems=systems, shadow=shadow, settled=record.settled + 1)
-        if record.settled <= _SETTLE:
-            return self._out_of_time(record), f"settling, step {clock.step:.3g}"
-        return self._add(replace(record, phase="average"), main, lazy, tally.probe(main, fine, halves))
+        self.clock.choose_step(record.stack, COURANT)
+        return replace(record, stack=dynamics.couple(record.stack), coupled=True, settled=0, phase="settle")
 
     def _average(self, record: Record) -> tuple[Record, str]:
         clock = self.clock
-        if record.shadow is None:
-            record = self._couple(record)
+        stack, shadow, mean, lazy = clock.stretch(record.stack, record.shadow, shadowed=True, coupled=record.coupled)
+        if not clock.healthy(mean, record.coupled):
+            # What was averaged so far is not trusted either.
+            empty = record.tally.empty()
+            record = replace(record, stack=clock.shorten(record.stack), tally=empty, snapshots=(), phase="couple")
+            return self._out_of_time(record), f"too hot, step {clock.step:.3g}"
+        record = replace(record, stack=stack, shadow=shadow)
+        if record.phase == "settle":
+            settled = record.settled + 1
+            record = replace(record, settled=settled, phase="average" if settled >= _SETTLE else "settle")
             return self._out_of_time(record), f"settling, step {clock.step:.3g}"
-        main, shadow, mean, lazy = clock.stretch(record.main, record.shadow)
-        if not clock.healthy(mean):
-            return self._too_hot(record)
-        return self._add(replace(record, main=main, shadow=shadow), jax.device_get(mean), lazy, None)
+        return self._add(record, jax.device_get(mean), jax.device_get(lazy))
 
-    def _too_hot(self, record: Record) -> tuple[Record, str]:
-        """What was averaged so far is not trusted either."""
-        main = self.clock.shorten(record.main)
-        empty = record.tally.empty()
-        record = replace(record, main=main, systems=None, shadow=None, tally=empty, snapshots=(), phase="settle")
-        return self._out_of_time(record), f"too hot, step {self.clock.step:.3g}"
-
-    def _add(self, record: Record, mean: Any, lazy: Any, probe: tally.Probe | None) -> tuple[Record, str]:
+    def _add(self, record: Record, mean: Any, lazy: Any) -> tuple[Record, str]:
         """Count one more batch, and see whether that is enough."""
-        batch = Batch(mean.kernels, mean.duals, jax.device_get(lazy), mean.energy, mean.temperature)
-        snapshots = (*record.snapshots, tuple(np.asarray(x[0]) for x in record.main.positions))
+        main, fine, halves = (
+            jax.tree.map(lambda part, which=which: part[which], mean) for which in (MAIN, FINE, HALVES)
+        )
+        batch = Batch(main.kernels, main.duals, lazy, main.tails, main.energy, main.temperature)
+        snapshots = (*record.snapshots, dynamics.neurons(record.stack))
         if len(snapshots) > 2 * GROUPS:
             snapshots = snapshots[::2]
-        trace = (*record.trace, (float(self.clock.done), float(mean.energy)))
-        record = replace(record, tally=record.tally.add(batch, probe), snapshots=snapshots, trace=trace)
+        counted = record.tally.add(batch, tally.probe(main, fine, halves) if record.coupled else None)
+        trace = (*record.trace, (float(self.clock.done), float(main.energy)))
+        record = replace(record, tally=counted, snapshots=snapshots, trace=trace)
         note = f"averaging, step {self.clock.step:.3g}"
-        if record.systems is not None and len(record.tally.probes) >= tally.LEAST_PROBES:
+        if record.coupled and len(counted.probes) >= tally.LEAST_PROBES:
             allowed = _SHARE * self.tolerance
-            if all(record.tally.probe_error(layer) <= allowed for layer in range(len(batch.kernels))):
-                record = replace(record, systems=None)
-        if record.tally.due():
-            error = worst(self.clock, record.tally)
+            if all(counted.probe_error(layer) <= allowed for layer in range(counted.depth)):
+                record = replace(record, coupled=False)
+        if counted.due():
+            error = worst(self.clock, counted)
             note = f"error {error:.2g}, step {self.clock.step:.3g}"
             if error <= self.tolerance:
-                if not record.tally.drifting(self.tolerance):
+                if not counted.drifting(self.tolerance):
                     return replace(record, finished=True), note
-                record = replace(record, tally=record.tally.late(), snapshots=record.snapshots[GROUPS // 2 :])
+                record = replace(record, tally=counted.late(), snapshots=snapshots[GROUPS // 2 :])
         return self._out_of_time(record), note
 
     def _out_of_time(self, record: Record) -> Record:
@@ -267,16 +277,15 @@ class _Work:
 
     def at_least(self, record: Record) -> Record:
         """Two batches at any price, for an answer that says that it did not converge."""
+        self.clock.data = self._free
         while len(record.tally.batches) < 2:
-            self.clock.data = self._free
-            main, shadow, mean, lazy = self.clock.stretch(record.main, record.shadow, most=1)
+            stack, _, mean, _ = self.clock.stretch(record.stack, record.shadow, most=1)
             if not self.clock.healthy(mean, hot=np.inf):
-                record = replace(record, main=self.clock.shorten(record.main), shadow=None)
+                record = replace(record, stack=self.clock.shorten(record.stack))
                 continue
-            mean = jax.device_get(mean)
-            known = jax.device_get(lazy) if record.shadow is not None else mean.kernels
-            batch = Batch(mean.kernels, mean.duals, known, mean.energy, mean.temperature)
-            record = replace(record, main=main, tally=replace(record.tally, lazy=None).add(batch))
+            main = jax.tree.map(lambda part: part[MAIN], jax.device_get(mean))
+            batch = Batch(main.kernels, main.duals, main.kernels, main.tails, main.energy, main.temperature)
+            record = replace(record, stack=stack, tally=replace(record.tally, lazy=None, length=1.0).add(batch))
         return record
 
     def content(self, record: Record) -> Content:
@@ -289,7 +298,10 @@ class _Work:
         return record
 
 
-_KINDS = {kind.__name__: kind for kind in (Record, System, Coupled, Tally, Batch, tally.Probe, Progressed)}
+_KINDS = {kind.__name__: kind for kind in (Record, Stack, Shadow, Tally, Batch, tally.Probe, Progressed)}
+
+
+_solve = jax.jit(readout.solve, static_argnums=0)
 
 
 def worst(clock: Clock, counted: Tally) -> float:
@@ -337,12 +349,11 @@ def _answer(
     estimates = [counted.kernel(layer) for layer in range(depth)]
     duals = [counted.dual(layer) for layer in range(depth - 1)]
     kernels = tuple(points.expand(estimate.mean).astype(dtype) for estimate in estimates)
-    solve = jax.jit(readout.solve, static_argnums=0)
-    inner = solve(clock.model.loss, jnp.asarray(kernels[-1]), data.y, data.beta, data.decays[-1])
+    inner = _solve(clock.model.loss, jnp.asarray(kernels[-1]), data.y, data.beta, data.decays[-1])
     v = np.asarray(inner.v)
     outputs = kernels[-1] @ v / limit.decays[-1]
     top = -(limit.richness**2) / limit.decays[-1] * v @ v.T
-    snapshots = record.snapshots or (tuple(np.asarray(x[0]) for x in record.main.positions),)
+    snapshots = record.snapshots or (dynamics.neurons(record.stack),)
     kept = snapshots[-GROUPS:]
     draws = tuple(np.concatenate([snapshot[layer] for snapshot in kept]) for layer in range(depth))
     output_error = _output_error(clock, counted, estimates[-1])
@@ -364,9 +375,10 @@ def _answer(
         "control": [estimate.control for estimate in estimates],
         "bias": {
             "step": [_ratio(estimate.step, estimate.mean) for estimate in estimates],
-            "particles": [_ratio(estimate.count, estimate.mean) for estimate in estimates],
+            "particles": [_ratio(estimate.particles, estimate.mean) for estimate in estimates],
         },
         "energy": float(np.mean(counted.energies)),
+        "tails": [float(tail) for tail in np.mean([batch.tails for batch in counted.batches], axis=0)],
         "newton": {"steps": int(inner.steps), "residual": float(inner.residual)},
         "groups": len(kept),
         "root": report,

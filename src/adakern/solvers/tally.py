@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from adakern.averages import Stream
@@ -22,6 +23,7 @@ _MOST = 64  # batches that are kept; then neighbours are merged
 _MOST_LARGE = 24  # the same where they take much memory
 _LARGE = 2**27  # numbers
 _SMALLEST_EIGENVALUE = 0.1  # of a corrected kernel, relative to the one before
+TAILS = 5.0  # × tolerance: change of a layer's tails that counts as drift
 _MOVED = 4.0  # joint standard errors between early and late batches that count as drift
 
 
@@ -31,6 +33,7 @@ class Batch(NamedTuple):
     kernels: tuple[np.ndarray, ...]
     duals: tuple[np.ndarray, ...]
     lazy: tuple[np.ndarray, ...]
+    tails: np.ndarray  # of every layer, see `dynamics.Mean`
     energy: np.ndarray
     temperature: np.ndarray
 
@@ -39,7 +42,7 @@ class Probe(NamedTuple):
     """Estimates of the two biases over one unit of time, (kernels, duals) each."""
 
     step: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
-    count: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+    particles: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
 
 
 class Estimate(NamedTuple):
@@ -49,7 +52,7 @@ class Estimate(NamedTuple):
     error: np.ndarray
     control: float  # α
     step: np.ndarray  # bias of the step, taken out
-    count: np.ndarray  # bias of a finite number of particles, taken out
+    particles: np.ndarray  # bias of a finite number of particles, taken out
     time: float  # autocorrelation time in batches
 
 
@@ -145,19 +148,17 @@ class Tally:
         return float(np.sqrt(sum(np.sum(error**2) for error in errors))) / (scale or 1.0)
 
     def drifting(self, tolerance: float) -> bool:
-        """Whether late batches differ from early ones by more than chance and more than a quarter of the tolerance."""
-        half = len(self.batches) // 2
-        tests = [np.array([float(batch.energy) for batch in self.batches])]
+        """Whether late batches differ from early ones: beyond chance, in energy and kernels by a quarter of the tolerance, in tails by five of it.
+
+        At large richness kernels can stand still while the neurons that make them up sort themselves out: tails show that.
+        """
+        tests = [(np.array([float(batch.energy) for batch in self.batches]), 0.25 * tolerance)]
         for layer in range(self.depth):
             series = np.stack([batch.kernels[layer].ravel() for batch in self.batches])
             direction = series.mean(axis=0)
-            tests.append(series @ (direction / (np.linalg.norm(direction) or 1.0)))
-        for values in tests:
-            early, late = _stream(values[:half]), _stream(values[half:])
-            change = abs(float(late.mean - early.mean))
-            if change > _MOVED * np.hypot(early.error, late.error) and change > 0.25 * tolerance * abs(values.mean()):
-                return True
-        return False
+            tests.append((series @ (direction / (np.linalg.norm(direction) or 1.0)), 0.25 * tolerance))
+            tests.append((np.array([float(batch.tails[layer]) for batch in self.batches]), TAILS * tolerance))
+        return any(moves(values, allowed) for values, allowed in tests)
 
     @property
     def energies(self) -> np.ndarray:
@@ -166,6 +167,16 @@ class Tally:
     @property
     def temperature(self) -> float:
         return float(np.mean([batch.temperature for batch in self.batches]))
+
+
+def moves(values: np.ndarray, allowed: float) -> bool:
+    """Whether the later half of a series differs from the earlier one by more than chance and by more than this relative change."""
+    half = len(values) // 2
+    if not np.isfinite(values).all():
+        return True
+    early, late = _stream(values[:half]), _stream(values[half:])
+    change = abs(float(late.mean - early.mean))
+    return bool(change > _MOVED * np.hypot(early.error, late.error) and change > allowed * abs(values.mean()))
 
 
 def relative(estimate: Estimate) -> float:
@@ -209,8 +220,7 @@ def _stream(series: np.ndarray) -> Stream:
 def _merge(batches: tuple[Batch, ...]) -> Batch:
     if len(batches) == 1:
         return batches[0]
-    layers = [tuple(np.mean(parts, axis=0) for parts in zip(*(b[i] for b in batches), strict=True)) for i in range(3)]
-    return Batch(*layers, *(np.mean([b[i] for b in batches]) for i in (3, 4)))
+    return jax.tree.map(lambda *parts: np.mean(parts, axis=0), *batches)
 
 
 def _shifted(kernel: np.ndarray, change: np.ndarray) -> np.ndarray:
