@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from adakern import checks
+from adakern import checks, losses
 from adakern.limits import ANBK, NNGP, NNGPK, NTK, Limit
 from adakern.networks import MLP
 from adakern.solution import Solution
@@ -57,11 +57,16 @@ class _AdaptiveKernel(BaseEstimator):
         checks.choice("limit", self.limit, LIMITS)
         network = MLP(self.depth, self.activation)
         if self.limit == "anbk":
-            return ANBK(network, richness=self.richness, beta=self.beta, decay=self.decay)
+            return ANBK(network, richness=self.richness, beta=self.beta, decay=self.decay, loss=self._loss())
+        if self._loss() != "squared":
+            raise ValueError(f"loss={self._loss()!r} needs limit='anbk', but it is {self.limit!r}")
         if self.limit == "ntk":
             return NTK(network, ridge=self.ridge, decay=self.decay)
         kind = NNGP if self.limit == "nngp" else NNGPK
         return kind(network, beta=self.beta, decay=self.decay)
+
+    def _loss(self) -> str:
+        return "squared"
 
     def _solve(self, X: np.ndarray, targets: np.ndarray) -> Solution:
         limit = self._limit()
@@ -146,17 +151,22 @@ class AdaptiveKernelRegressor(RegressorMixin, _AdaptiveKernel):
 
 
 class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
-    r"""Classification with the kernel of an infinitely wide network, by regression on class indicators.
+    r"""Classification with the kernel of an infinitely wide network.
 
-    Two classes are coded as ∓1 in the order of `classes_`; $C>2$ classes as indicators minus $1/C$. `predict` returns the class with the largest
-    output.
+    With the squared loss (the default) it is regression on class indicators: two classes are coded as ∓1 in the order of `classes_`, $C>2$ classes as
+    indicators minus $1/C$. With `loss="logistic"` (two classes) or `loss="softmax"` (any number), for limit="anbk", the network maximises the likelihood of the
+    labels, and `predict_proba` returns its probabilities. `predict` returns the class with the largest output.
 
-    **What `predict_proba` means.** Least-squares regression on indicators estimates the conditional class probabilities $P(c\,|\,x)$; its outputs need not
+    **What `predict_proba` means with the squared loss.** Least-squares regression on indicators estimates the conditional class probabilities $P(c\,|\,x)$; its outputs need not
     be in [0, 1] nor sum to one, so `predict_proba` returns the nearest probability vector (Euclidean projection on the simplex; for two classes
     $\frac12(1\pm f)$ clipped to [0, 1]). It orders points sensibly, but it is not calibrated: wrap the estimator in `sklearn.calibration.CalibratedClassifierCV` where calibrated
     probabilities matter.
 
-    Parameters are those of `AdaptiveKernelRegressor`.
+    Parameters are those of `AdaptiveKernelRegressor`, and
+
+    Parameters
+    ----------
+    loss : {"squared", "logistic", "softmax"}
 
     Attributes
     ----------
@@ -165,11 +175,49 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
     n_features_in_ : int
     """
 
+    def __init__(
+        self,
+        limit: str = "anbk",
+        *,
+        depth: int = 1,
+        activation: Any = "relu",
+        richness: float = 1.0,
+        beta: float = 50.0,
+        decay: Any = 1.0,
+        loss: str = "squared",
+        ridge: float = 0.0,
+        particles: int | None = None,
+        tolerance: float | None = None,
+        steps: int | None = None,
+        precision: str = "float64",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            limit,
+            depth=depth,
+            activation=activation,
+            richness=richness,
+            beta=beta,
+            decay=decay,
+            ridge=ridge,
+            particles=particles,
+            tolerance=tolerance,
+            steps=steps,
+            precision=precision,
+            random_state=random_state,
+        )
+        self.loss = loss
+
+    def _loss(self) -> str:
+        return checks.choice("loss", self.loss, losses.NAMES)
+
     def fit(self, X: Any, y: Any) -> AdaptiveKernelClassifier:
         """Fit to inputs (points, features) and one label per point, of any type."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
+        if self._loss() == "logistic" and len(self.classes_) > 2:
+            raise ValueError(f"loss='logistic' is for two classes, but y has {len(self.classes_)}; use loss='softmax'")
         self.solution_ = self._solve(X, self._encode(codes))
         return self
 
@@ -188,6 +236,8 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
 
     def _encode(self, codes: np.ndarray) -> np.ndarray:
         count = len(self.classes_)
+        if self.loss == "softmax":
+            return np.eye(count)[codes]
         if count <= 2:  # a single class is the constant 1
             return np.where(codes == count - 1, 1.0, -1.0)
         return np.eye(count)[codes] - 1 / count
@@ -197,6 +247,8 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
         values, count = self._outputs(X), len(self.classes_)
         if count == 1:
             return np.ones((len(values), 1))
+        if self.loss == "softmax":
+            return values
         if count == 2:
             return np.column_stack([(1 - values) / 2, (1 + values) / 2])
         return values + 1 / count

@@ -19,6 +19,7 @@ from adakern.activations import Activation, ClosedForm
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Limit
 
+_TABLE = 512  # nodes of a table of conditional means
 _SERIES_VALUES = 2000  # numbers that a Hermite series holds for one point: function values at its nodes, coefficients
 
 
@@ -130,8 +131,10 @@ class ParticleExtension(Extension):
 
     def bytes_per_point(self) -> int:
         item = np.dtype(self._precision).itemsize
-        draws = sum(d.shape[0] * d.shape[1] for d in self._draws[:1])
-        return item * (6 * draws + 6 * self._groups * len(self._inputs) + 2 * int(np.prod(self._inputs.shape[1:])))
+        draws = self._draws[0].shape[1]  # of one group: groups are taken one after the other
+        tables = 0 if isinstance(self._limit.network.activation, ClosedForm) else 10 * draws + 80 * _TABLE
+        rows = 6 * self._groups * len(self._inputs) + 2 * int(np.prod(self._inputs.shape[1:]))
+        return item * (8 * draws + tables + rows)
 
     def _extend(self, X: np.ndarray) -> tuple[Array, Array]:
         network, decays = self._limit.network, self._limit.decays
@@ -164,6 +167,33 @@ def _gram(features: Array) -> Array:
     return jnp.matmul(features.T, features, precision="highest") / features.shape[0]
 
 
+def _conditional(activation: Activation, centre: Array, spread: Array) -> tuple[Array, Array]:
+    r"""$E_z[\varphi(m+\sigma z)]$ and $E_z[\varphi^2]$ for fields (points, draws) with one spread a point.
+
+    Without a closed form both are functions of $m$ alone at each point, so quadrature serves a table of them and cubic interpolation the draws.
+    """
+    if isinstance(activation, ClosedForm):
+        wide = jnp.broadcast_to(spread[:, None], centre.shape)
+        return activation.mean(centre, wide), activation.mean_square(centre, wide)
+    low, high = jnp.min(centre, axis=1, keepdims=True), jnp.max(centre, axis=1, keepdims=True)
+    gap = (high - low) / (_TABLE - 3) + jnp.finfo(centre.dtype).tiny
+    nodes = low + gap * (jnp.arange(_TABLE, dtype=centre.dtype) - 1.0)[None, :]  # one node beyond either end
+    wide = jnp.broadcast_to(spread[:, None], nodes.shape)
+    place = (centre - low) / gap + 1.0
+    index = jnp.clip(jnp.floor(place).astype(jnp.int32), 1, _TABLE - 3)
+    t = place - index
+    weights = (  # Lagrange's, at -1, 0, 1, 2
+        -t * (t - 1) * (t - 2) / 6,
+        (t + 1) * (t - 1) * (t - 2) / 2,
+        -(t + 1) * t * (t - 2) / 2,
+        (t + 1) * t * (t - 1) / 6,
+    )
+    tables = jnp.stack([activation.mean(nodes, wide), activation.mean_square(nodes, wide)], axis=-1)
+    look = jax.vmap(lambda table, rows: table[rows])
+    both = sum(w[..., None] * look(tables, index + k - 1) for k, w in enumerate(weights))
+    return both[..., 0], both[..., 1]
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _condition(
     activation: Activation,
@@ -186,9 +216,8 @@ def _condition(
             weights = jax.scipy.linalg.solve_triangular(root, covariance.T, lower=True).T
         spread = jnp.sqrt(jnp.maximum(variance - jnp.sum(weights**2, axis=1), 0.0))
         centre = jnp.matmul(weights, draw.T, precision="highest")
-        spread = jnp.broadcast_to(spread[:, None], centre.shape)
-        mean = activation.mean(centre, spread)
-        square = jnp.mean(activation.mean_square(centre, spread), axis=1)
+        mean, square = _conditional(activation, centre, spread)
+        square = jnp.mean(square, axis=1)
         kernel = jnp.matmul(mean, feature, precision="highest") / draw.shape[0]
         drawn = _gram(feature)
         control = jnp.linalg.solve(drawn + ridge * jnp.eye(len(drawn), dtype=drawn.dtype), kernel.T).T

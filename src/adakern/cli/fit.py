@@ -34,7 +34,7 @@ class Precision(StrEnum):
 
 
 _MEANINGFUL = {
-    LimitName.anbk: ("richness", "beta"),
+    LimitName.anbk: ("richness", "beta", "loss"),
     LimitName.nngp: ("beta",),
     LimitName.nngpk: ("beta",),
     LimitName.ntk: ("ridge",),
@@ -54,11 +54,20 @@ def run(
     beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk; default 50.")] = None,
     decay: Annotated[str, typer.Option(help="Prior precision: a number, or depth + 1 of them, as 1,1,2.")] = "1",
     ridge: Annotated[float | None, typer.Option(help="ntk: added to the kernel's diagonal; default 0.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="anbk: squared, logistic (targets -1/+1) or softmax; default squared.")
+    ] = None,
+    solver: Annotated[str | None, typer.Option(help="anbk: particles (default) or minmax, as published.")] = None,
     particles: Annotated[
         int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 4 per point if that is more.")
     ] = None,
-    tolerance: Annotated[float | None, typer.Option(help="anbk: relative error of kernels; default 0.02.")] = None,
-    steps: Annotated[int | None, typer.Option(help="anbk: most steps in all; default 5000.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="anbk: relative error of kernels and outputs; default 0.02.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="anbk: most gradient evaluations; default 20000.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="anbk: a file to write on the way, and to go on from if it exists.")
+    ] = None,
     precision: Annotated[Precision, typer.Option(help="Floating-point precision.")] = Precision.float64,
     seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Save an answer that did not converge, too.")] = False,
@@ -68,7 +77,7 @@ def run(
     """Solve a limit on a data file and save the solution."""
     from adakern.solving import solve
 
-    problem = build(limit, depth, activation, decay, {"richness": richness, "beta": beta, "ridge": ridge})
+    problem = build(limit, depth, activation, decay, {"richness": richness, "beta": beta, "ridge": ridge, "loss": loss})
     check_target(out, file)
     X, y = data.training(file, target)
     solution = solve(
@@ -80,6 +89,8 @@ def run(
         particles=particles,
         tolerance=tolerance,
         steps=steps,
+        solver=solver,
+        checkpoint=checkpoint,
         progress=show_progress(no_progress),
         throw=False,
     )
@@ -99,7 +110,7 @@ def run(
         print_pairs(labelled(facts), "Solved")
 
 
-def build(name: LimitName, depth: int, activation: str, decay: str, numbers: dict[str, float | None]) -> Limit:
+def build(name: LimitName, depth: int, activation: str, decay: str, numbers: dict[str, Any]) -> Limit:
     """The limit that the options describe; one without a meaning for it is refused rather than ignored."""
     from adakern import limits
     from adakern.networks import MLP
