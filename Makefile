@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test lint docs bench truth clean
+.PHONY: help demo test lint docs bench truth adaptive clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -41,6 +41,9 @@ bench: $(STAMP) ## the timings, with their tables in benchmarks/
 
 truth: $(STAMP) ## networks of finite width against what is known without them; wants a GPU
 	$(BIN)/adakern bench truth --markdown benchmarks/truth.md --numbers benchmarks/truth.json --picture benchmarks/truth.png
+
+adaptive: $(STAMP) ## the adaptive kernel against wide networks, closed forms and limits, and its speed; wants a GPU
+	$(BIN)/adakern bench adaptive --markdown benchmarks/adaptive.md --numbers benchmarks/adaptive.json --picture benchmarks/adaptive.png
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

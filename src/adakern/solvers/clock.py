@@ -109,7 +109,7 @@ class Clock:
         return _HOT + 6.0 / np.sqrt(self.particles * self.data.root.shape[1])
 
     def look(self, mean: Mean) -> None:
-        """Take the friction along the pull back where neurons grow unequal. It costs the coupling of systems, so only there."""
+        """Take the friction along the pull back where neurons grow unequal. It would cost the coupling of systems, so only while burning in."""
         self.glide = _GLIDE if float(jnp.max(mean.tails[MAIN])) > _UNEQUAL else 1.0
 
     def state(self) -> Progressed:

@@ -276,7 +276,7 @@ def stiffness(model: Model, data: Data, stack: Stack) -> Array:
     positions = tuple(x[MAIN] for x in stack.positions)
     # The recursion stretches the positions themselves, so they have a share in the stiff directions.
     unit = tuple(part / norm(positions) for part in positions)
-    return jax.lax.fori_loop(0, 12, iterate, (unit, jnp.asarray(1.0, unit[0].dtype)))[1]
+    return jax.lax.fori_loop(0, 20, iterate, (unit, jnp.asarray(1.0, unit[0].dtype)))[1]
 
 
 def _normal(key: Array, like: Layers) -> Layers:

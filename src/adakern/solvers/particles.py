@@ -195,7 +195,7 @@ class _Work:
         time = record.time + (passed if record.friction == 1.0 and full else 0.0)
         over = time >= _BURN_IN and len(watched) == _WATCHED and not self._drifts(np.array(watched))
         if over:
-            clock.factor = 1.0  # what the way down called for need not hold at its end
+            clock.factor, clock.glide = 1.0, 1.0  # what the way down called for need not hold at its end
         record = replace(
             record,
             stack=stack,
@@ -216,7 +216,7 @@ class _Work:
 
     def _drifts(self, watched: np.ndarray) -> bool:
         energy, tails = watched[:, 0], watched[:, 1:]
-        return averages.drifts(energy) or any(tally.moves(t, tally.TAILS * self.tolerance) for t in tails.T)
+        return averages.drifts(energy) or any(tally.trends(t, tally.TAILS * self.tolerance) for t in tails.T)
 
     def _held(self) -> Data:
         data = self._free

@@ -179,6 +179,18 @@ def moves(values: np.ndarray, allowed: float) -> bool:
     return bool(change > _MOVED * np.hypot(early.error, late.error) and change > allowed * abs(values.mean()))
 
 
+def trends(values: np.ndarray, allowed: float) -> bool:
+    """Whether a short series climbs or falls on a straight line by more than this relative change, and clearly beyond its scatter about the line."""
+    if not np.isfinite(values).all():
+        return True
+    time = np.arange(len(values)) - (len(values) - 1) / 2
+    slope = float(time @ values) / float(time @ time)
+    rest = values - values.mean() - slope * time
+    error = float(np.sqrt(rest @ rest / (len(values) - 2) / (time @ time)))
+    change = abs(slope) * len(values)
+    return bool(change > allowed * abs(values.mean()) and abs(slope) > _MOVED * error)
+
+
 def relative(estimate: Estimate) -> float:
     """|standard error| / |mean| in the Frobenius norm."""
     scale, error = float(np.linalg.norm(estimate.mean)), float(np.linalg.norm(estimate.error))
