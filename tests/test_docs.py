@@ -49,6 +49,15 @@ def test_code_of_networks_runs(tmp_path, monkeypatch):
     assert (tmp_path / "network.safetensors").exists()
 
 
+@pytest.mark.slow
+def test_code_of_adaptive_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for line, block in _blocks("adaptive.md"):
+        exec(compile("\n" * line + block, str(DOCS / "adaptive.md"), "exec"), namespace)
+    assert capsys.readouterr().out.rstrip().endswith("True")  # the density has two humps
+
+
 def test_every_public_name_is_in_the_reference():
     documented = set()
     for page in (DOCS / "reference").glob("*.rst"):

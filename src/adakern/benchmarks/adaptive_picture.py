@@ -38,7 +38,7 @@ def _deficits(axes: Any, compared: dict[str, list[dict[str, Any]]]) -> None:
     chance = [max(row["joint"] ** 2 / 2, _FLOOR) for row in rows]
     bars = [1 - row["least"] for row in rows]
     axes.plot(deficits, places, "o", color=ADAPTIVE, label="particle solver")
-    axes.plot(chance, places, "|", color=NEUTRAL, markersize=9, label="at most, by the error bars alone")
+    axes.plot(chance, places, "|", color=NEUTRAL, markersize=9, label="what the error bars amount to")
     axes.plot(bars, places, "|", color="black", markersize=13, markeredgewidth=2, label="bar")
     known = [(1 - row["published"], place) for row, place in zip(rows, places, strict=True) if row["published"]]
     if known:
@@ -47,11 +47,11 @@ def _deficits(axes: Any, compared: dict[str, list[dict[str, Any]]]) -> None:
     axes.set_yticks(places, names, fontsize="small")
     axes.set_ylim(len(rows) - 0.3, -0.7)
     axes.set_xscale("log")
-    axes.set(xlabel="1 - alignment with a Langevin-sampled network")
+    axes.set(xlabel="1 − alignment with a Langevin-sampled network")
     axes.set_title("Kernels of theory and networks")
     axes.grid(axis="x", color="#D9DCE0", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
+    axes.figure.legend(frameon=False, fontsize="small", loc="outside lower left", ncols=4)
     return None
 
 
@@ -61,19 +61,23 @@ def _races(axes: Any, races: list[dict[str, Any]]) -> None:
     places = np.arange(len(races))
     ratios = [race["ratio"] for race in races]
     colors = [LAZY if "published" in race["setting"] else NEUTRAL for race in races]
-    axes.barh(places, ratios, height=0.45, color=colors, left=0)
+    axes.barh(places, np.asarray(ratios) - 1, left=1.0, height=0.45, color=colors)
     for place, race in zip(places, races, strict=True):
         sign = ">" if race["bound"] else ("~" if "extrapolated" in race["note"] else "")
-        text = f" {sign} {race['ratio']:.3g}  ({race['other_s']:.3g} s / {race['theory_s']:.3g} s)"
+        text = f" {sign} {race['ratio']:.3g}  ({_seconds(race['other_s'])} / {_seconds(race['theory_s'])})"
         axes.text(max(race["ratio"], 1.0), place, text, va="center", fontsize="small")
     axes.set_xscale("log")
-    axes.set_xlim(min(0.5, *ratios), 60 * max(1.0, *ratios))
+    axes.set_xlim(min(0.5, *ratios), 200 * max(1.0, *ratios))
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_yticks(places, [_wrapped(race["setting"]) for race in races], fontsize="small")
     axes.set_ylim(len(races) - 0.4, -0.6)
     axes.set(xlabel="its seconds / the particle solver's")
     axes.set_title("Speed on one machine")
     return None
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 100 else f"{value:.3g} s"
 
 
 def _wrapped(text: str) -> str:

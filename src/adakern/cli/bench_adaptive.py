@@ -163,7 +163,10 @@ def _cells(row: dict[str, Any], table: str) -> tuple[str, ...]:
         return row["setting"], f"{row['measured']:.5g}", f"{error:.2g}", expected, sigmas, holds
     if table == "speed":
         ratio = ("> " if row["bound"] else "") + f"{row['ratio']:.3g}"
-        seconds = (f"{row[name]:.3g}" for name in ("first_s", "theory_s", "other_s"))
+        seconds = (
+            f"{row[name]:.0f}" if row[name] >= 100 else f"{row[name]:.3g}"
+            for name in ("first_s", "theory_s", "other_s")
+        )
         first, theory, other = seconds
         return row["setting"], first, theory, row["theory"], other, row["other"], ratio, row["note"]
     aligned = f"{row['alignment']:.5f}" + (f" (published {row['published']:g})" if row["published"] else "")

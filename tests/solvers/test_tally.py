@@ -1,0 +1,153 @@
+"""Whether the numbers that the particle solver gives with its answer are right: errors, biases, when it is done, and what a bad step does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import adakern as ak
+from adakern.solvers import clock, particles
+
+
+@pytest.fixture
+def tallies(monkeypatch):
+    """What the solver had counted when it made its answer."""
+    seen, answer = [], particles._answer
+
+    def watch(limit, clock, points, y, record, *rest):
+        seen.append(record.tally)
+        return answer(limit, clock, points, y, record, *rest)
+
+    monkeypatch.setattr(particles, "_answer", watch)
+    return seen
+
+
+def size(array):
+    return float(np.linalg.norm(array))
+
+
+@pytest.fixture(scope="module")
+def precise(find):
+    return find(particles=4096, tolerance=0.006)
+
+
+def test_errors_are_the_scatter_over_seeds(find, precise):
+    runs = [find(seed=seed) for seed in range(10)]
+    kernels = np.array([run.kernel for run in runs])
+    claimed = np.sqrt(np.mean([size(run.kernel_errors[0]) ** 2 for run in runs]))
+    assert 0.6 < size(kernels.std(axis=0, ddof=1)) / claimed < 1.6
+    joint = np.hypot(claimed / np.sqrt(10), size(precise.kernel_errors[0]))
+    assert size(kernels.mean(axis=0) - precise.kernel) < 2 * joint
+
+
+def test_the_bias_of_few_particles_is_taken_out(find, points, precise, tallies):
+    """Along the labels, where the force of 32 particles overshoots."""
+    for seed in range(16):
+        find(particles=32, tolerance=0.1, seed=seed, fresh=True)
+    direction = np.outer(points[1], points[1]) / 8
+
+    def off(kernels):
+        values = [np.sum(direction * (kernel - precise.kernel)) for kernel in kernels]
+        return np.mean(values), np.std(values, ddof=1) / 4
+
+    corrected, error = off([tally.kernel(0).mean for tally in tallies])
+    assert abs(corrected) < 3 * error
+    plain, error = off([replace(tally, probes=()).kernel(0).mean for tally in tallies])
+    assert plain > 3 * error
+
+
+def test_the_shadow_takes_the_noise_out_at_small_richness(find, tallies):
+    lazy = find(richness=0.0)
+    rich = find(richness=0.02, tolerance=0.02, fresh=True)
+    counted = tallies[-1]
+    assert rich.stats["control"][0] > 0.9
+    # Batches alone, without the two corrections, whose noise has no shadow.
+    batches = replace(counted, probes=())
+    assert size(batches.kernel(0).error) < 0.1 * size(replace(batches, lazy=None).kernel(0).error)
+    assert size(batches.kernel(0).mean - lazy.kernel) / size(lazy.kernel) < 0.2 / np.sqrt(256 * len(counted.batches))
+    assert size(rich.kernel - lazy.kernel) < 2 * size(rich.kernel_errors[0])
+
+
+def test_the_step_has_a_small_bias_that_is_known(precise):
+    assert 0 < precise.stats["bias"]["step"][0] < 0.01
+    assert precise.stats["bias"]["particles"][0] < 0.003
+    assert 0.05 < precise.stats["step_size"] <= 0.3
+
+
+def test_a_long_step_is_corrected(find, precise, monkeypatch, tallies):
+    """Close to where BAOAB loses its stability."""
+    monkeypatch.setattr(clock, "_LONGEST_STEP", 2.0)
+    monkeypatch.setattr(particles, "COURANT", 1.7)
+    long = find(particles=4096, tolerance=0.006, fresh=True)
+    assert long.stats["step_size"] > 1.5 * precise.stats["step_size"]
+    joint = np.hypot(size(long.kernel_errors[0]), size(precise.kernel_errors[0]))
+    assert size(long.kernel - precise.kernel) < 2 * joint
+    bias = tallies[-1].kernel(0).step
+    assert size(bias) > 2 * precise.stats["bias"]["step"][0] * size(precise.kernel)
+
+
+def test_a_step_that_heats_is_shortened(find, precise, monkeypatch, apart):
+    monkeypatch.setattr(clock, "_LONGEST_STEP", 5.0)
+    monkeypatch.setattr(particles, "COURANT", 4.0)
+    solution = find(fresh=True)
+    assert solution.stats["retries"] > 0 and solution.converged
+    assert solution.stats["temperature"] < 1.2
+    assert apart(solution, precise) < 2
+
+
+@pytest.mark.parametrize("problem", [{"richness": 0.01}, {"richness": 10.0}, {"beta": 1.0}, {"beta": 1e4}], ids=str)
+def test_the_robust_range(find, problem):
+    solution = find(**problem)
+    assert solution.converged and solution.residual < 0.15
+    for array in (*solution.kernels, *solution.duals, solution.fitted):
+        assert np.isfinite(array).all()
+
+
+def test_six_layers(find):
+    solution = find(6, tolerance=0.1)
+    assert solution.converged and len(solution.kernels) == 6
+    assert all(np.linalg.eigvalsh(kernel)[0] > 0 for kernel in solution.kernels)
+    assert np.corrcoef(solution.fitted, solution.y)[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("problem", [{}, {"richness": 3.0}, {"beta": 1.0}], ids=str)
+def test_the_tolerance_is_met(find, problem):
+    loose, tight = find(tolerance=0.1, **problem), find(tolerance=0.02, **problem)
+    for solution, asked in ((loose, 0.1), (tight, 0.02)):
+        relative = size(solution.kernel_errors[0]) / size(solution.kernel)
+        assert 0 < relative <= asked * (1 + 1e-9) and solution.stats["output_error"] <= asked
+        assert solution.stats["relative_error"] == pytest.approx(max(relative, solution.stats["output_error"]))
+    assert tight.stats["steps"] >= loose.stats["steps"]
+    assert tight.stats["relative_error"] <= loose.stats["relative_error"]
+
+
+def test_a_smaller_tolerance_gives_smaller_errors(find):
+    errors = [find(tolerance=tolerance, particles=256).stats["relative_error"] for tolerance in (0.1, 0.03, 0.015)]
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_too_few_steps(find):
+    with pytest.raises(ak.ConvergenceError, match="still burning in after .* give more steps") as caught:
+        find(steps=20)
+    assert not caught.value.solution.converged
+    with pytest.raises(ak.ConvergenceError, match="gave .* batches of the least .* give more steps, more particles"):
+        find(steps=150)
+    recorded = find(steps=20, throw=False)
+    assert not recorded.converged and "still burning in" in recorded.status and "NOT converged" in repr(recorded)
+    assert np.isfinite(recorded.kernel).all() and np.isfinite(recorded.predict(recorded.X)).all()
+
+
+def test_chunks_change_nothing(find, monkeypatch):
+    whole, parts = find(), find(memory=4 * 256 * 8 * 8 // 2)
+    assert (whole.stats["chunks"], parts.stats["chunks"]) == (1, 4)
+    np.testing.assert_allclose(parts.kernel, whole.kernel, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(parts.fitted, whole.fitted, rtol=1e-6)
+
+
+def test_what_does_not_fit_is_refused_before_it_starts(find, monkeypatch):
+    def never(*_):
+        raise AssertionError("work has begun")
+
+    monkeypatch.setattr(particles, "_start", never)
+    with pytest.raises(ak.TooLargeError, match=r"particles of 8 points needs about .* GiB .* fewer particles"):
+        find(particles=10**11)
