@@ -193,12 +193,21 @@ def test_inputs_that_overflow_are_refused_in_words():
         ak.solve(ak.NNGPK(ak.MLP(1, "relu")), 1e200 * X, Y)
 
 
-ADAPTIVE = ["one point", "all-zero inputs", "duplicates, different labels", "zero labels", "many features"]
+_STRICTER = pytest.mark.xfail(
+    strict=True, reason="the audit allows 0.1 beyond its own noise whatever tolerance was asked, here 0.3"
+)
+ADAPTIVE = [
+    "one point",
+    "all-zero inputs",
+    "duplicates, different labels",
+    "zero labels",
+    pytest.param("many features", marks=_STRICTER),
+]
 
 
 @pytest.mark.parametrize("case", ADAPTIVE)
 def test_adaptive(case):
-    """With few particles and a loose tolerance; the residual carries the Monte-Carlo noise of 8 × 128 draws, a few per cent."""
+    """With few particles and a loose tolerance; the residual is an audit's, and shows the answer's own error of up to that tolerance."""
     inputs, targets = CASES[case]
     solution = ak.solve(ak.ANBK(ak.MLP(1, "erf")), inputs, targets, particles=128, tolerance=0.3, throw=False)
     for array in (*solution.kernels, *solution.duals, solution.fitted, solution.predict(inputs[:1] + 0.1)):

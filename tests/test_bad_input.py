@@ -197,5 +197,3 @@ def test_errors_have_a_common_base():
 def test_what_is_not_solved_yet_says_so():
     with pytest.raises(NotImplementedError, match="CNN"):
         ak.solve(ak.NNGPK(ak.CNN(1)), np.zeros((2, 4, 4, 1)), [0, 1])
-    with pytest.raises(NotImplementedError, match="squared loss only so far, not for 'logistic'"):
-        ak.solve(ak.ANBK(NETWORK, loss="logistic"), X, Y)

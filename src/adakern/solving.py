@@ -58,7 +58,7 @@ def solve(
         seed: of every random number; the same seed gives the same answer on the same machine.
         precision: "float64" or "float32".
         solver: ANBK: "particles", the default, or "minmax", the published algorithm (slow, and rarely converged: for comparison).
-        particles: ANBK: neurons per layer, by default 2048 or four per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default.
+        particles: ANBK: neurons per layer, by default 2048 or eight per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default.
         tolerance: ANBK: relative standard error of every kernel and of the outputs at which averaging stops, 0.02 by default. minmax: relative violation of the saddle equations, 0.01.
         steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000.
         memory: ANBK: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in chunks of particles.
@@ -157,7 +157,7 @@ class _Work:
         self.solver = checks.choice("solver", options["solver"] or "particles", SOLVERS)
         slow = self.solver == "minmax"
         defaults = {
-            "particles": 20000 if slow else max(2048, 4 * len(X)),
+            "particles": 20000 if slow else max(2048, 8 * len(X)),
             "tolerance": 0.01 if slow else 0.02,
             "steps": 20000,
         }

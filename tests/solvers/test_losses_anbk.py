@@ -156,7 +156,7 @@ def linear_overlaps(decays, richness, beta):
         d2 = -(richness**2) / top * v**2
         c1 = second * c2 / (1 - c2 * d2)  # from 1/c2 = λ_1/c1 + d2
         d1 = d2 / second / (1 + c1 * d2 / second)
-        return c1, 1 / (first + d1) - c1
+        return c1, 1 - c1 * (first + d1)
 
     c2 = optimize.brentq(lambda c: below(c)[1], 1.01 / (first * second), 20.0)
     return [(below(c2)[0], 1 / first), (c2, 1 / (first * second))]

@@ -128,9 +128,10 @@ def networks(depth: int, richness: float, cap: float, tolerance: float) -> Itera
         excess = float(np.max(reached / goal)) ** 2
         rate = watch.seconds / (BURN_IN + length)  # seconds per unit of time
         affordable = (cap - spent - watch.compiler) / rate - BURN_IN
-        if excess <= 1 or affordable < 1.5 * length:
+        longer = min(_MARGIN * excess * length, affordable)
+        if excess <= 1 or longer < 1.05 * length:
             break
-        length = min(_MARGIN * excess * length, affordable)
+        length = longer
     arrived = excess <= 1
     other = watch.seconds if arrived else rate * (BURN_IN + excess * length)
     note = "" if arrived else f"extrapolated by error ~ 1/sqrt(time) from {watch.seconds:.0f} s: the cap was hit"

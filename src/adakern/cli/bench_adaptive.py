@@ -223,7 +223,10 @@ def page(facts: dict[str, Any], picture: Path | None, target: Path) -> str:
     lines += [f"`{command}`\n" for command in dict.fromkeys(part["command"] for part in facts["parts"])]
     lines += [f"{_LEGEND} **{facts['passed']} of {facts['judged']} judged rows hold.**", ""]
     if any(part["quick"] for part in facts["parts"]):
-        lines += ["These are quick runs, of small networks: judged by their error bars alone.", ""]
+        lines += [
+            "These are quick runs, of small networks: judged by their error bars alone, which do not hold what a finite width changes, of order 1/N.",
+            "",
+        ]
     if picture is not None and picture.parent == target.parent:
         lines += [f"![alignment deficits and speed ratios]({picture.name})", ""]
     for name, parts in _by_case(facts["parts"]).items():

@@ -59,7 +59,7 @@ def run(
     ] = None,
     solver: Annotated[str | None, typer.Option(help="anbk: particles (default) or minmax, as published.")] = None,
     particles: Annotated[
-        int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 4 per point if that is more.")
+        int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 8 per point if that is more.")
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="anbk: relative error of kernels and outputs; default 0.02.")

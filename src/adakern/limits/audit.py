@@ -76,7 +76,7 @@ def audit(
     * readout: $s=\Phi^Lv/\lambda_L$ with $v=\beta\Delta(s)$, relative to $|y|$;
     * top dual: $\hat\Phi^L=-\frac{\gamma_0^2}{\lambda_L}vv^\top$;
     * kernels: $\Phi^\ell=\langle\varphi\varphi^\top\rangle_\ell$;
-    * duals: $\lambda_\ell\langle hh^\top\rangle_{\ell+1}=\Phi^\ell-\Phi^\ell\hat\Phi^\ell\Phi^\ell$, relative to $|\Phi^\ell|$. This is $\hat\Phi=\Phi^{-1}-\lambda\Phi^{-1}\langle hh^\top\rangle\Phi^{-1}$ without its inverses.
+    * duals: $\lambda_\ell\langle hh^\top\rangle_{\ell+1}=\Phi^\ell-\Phi^\ell\hat\Phi^\ell\Phi^\ell$, relative to the larger of the first two. This is $\hat\Phi=\Phi^{-1}-\lambda\Phi^{-1}\langle hh^\top\rangle\Phi^{-1}$ without its inverses.
 
     $$F=-\tfrac12\sum_\ell\mathrm{Tr}\,\Phi^\ell\hat\Phi^\ell+\beta\gamma_0^2\sum_\mu\ell(y_\mu,s_\mu)+\tfrac{\gamma_0^2}{2\lambda_L}\mathrm{Tr}\,v^\top\Phi^Lv-\sum_\ell\ln Z_\ell$$
 
@@ -128,8 +128,10 @@ def audit(
             below, decay = points.pick(kernels[layer - 1]), decays[layer]
             prior = decay * np.asarray(root @ root.T, np.float64)  # with the root's jitter: what was sampled
             expected = prior @ points.collapse(duals[layer - 1]) @ prior
-            off_duals.append(_off(law, decay * law.response - expected, below))
-            noise_duals.append(_off(law, decay * law.response_error, below))
+            # A difference of terms that can be much larger than Φ itself, at large richness: relative to the largest.
+            largest = max(below, decay * law.second, key=np.linalg.norm)
+            off_duals.append(_off(law, decay * law.response - expected, largest))
+            noise_duals.append(_off(law, decay * law.response_error, largest))
         laws.append(law)
         if layer < depth - 1:
             root = linalg.cholesky_root(jnp.asarray(kernel / decays[layer + 1]))

@@ -34,7 +34,7 @@ from adakern.solvers.clock import BOILING, CAREFUL, COURANT, DRAG, Clock, Progre
 from adakern.solvers.dynamics import FINE, HALVES, MAIN, Data, Model, Shadow, Stack
 from adakern.solvers.tally import Batch, Estimate, Tally
 
-GROUPS = 8  # snapshots that are kept for predictions, densities and their errors
+GROUPS = 8  # of particles, whose scatter is the error of predictions; also snapshots that are kept for predictions and densities
 _SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
 _WATCHED = 8  # latest stretches in which nothing may drift
@@ -95,7 +95,8 @@ def solve(
     size, depth = len(points.first), limit.network.depth
     item = np.dtype(precision).itemsize
     chunks = _chunks(particles, size, depth, item, budget)
-    particles = -(-particles // (2 * chunks)) * 2 * chunks
+    unit = GROUPS * chunks  # halves, chunks and groups of particles are equal
+    particles = -(-particles // unit) * unit
     memory.require(
         item * (16 * depth * particles * size + (4 * depth + 8) * len(X) ** 2)  # positions, momenta, noise
         + 2 * GROUPS * item * depth * particles * size  # snapshots
@@ -355,7 +356,10 @@ def _answer(
     top = -(limit.richness**2) / limit.decays[-1] * v @ v.T
     snapshots = record.snapshots or (dynamics.neurons(record.stack),)
     kept = snapshots[-GROUPS:]
-    draws = tuple(np.concatenate([snapshot[layer] for snapshot in kept]) for layer in range(depth))
+    # By particle, then by time: groups of particles are independent of each other, moments of a slow particle are not.
+    draws = tuple(
+        np.stack([s[layer] for s in kept], axis=1).reshape(-1, kept[0][layer].shape[1]) for layer in range(depth)
+    )
     output_error = _output_error(clock, counted, estimates[-1])
     error = max([tally.relative(estimate) for estimate in estimates] + [output_error])
     converged = bool(counted.enough and np.isfinite(error) and error <= tolerance and counted.temperature < clock.hot)
@@ -380,7 +384,8 @@ def _answer(
         "energy": float(np.mean(counted.energies)),
         "tails": [float(tail) for tail in np.mean([batch.tails for batch in counted.batches], axis=0)],
         "newton": {"steps": int(inner.steps), "residual": float(inner.residual)},
-        "groups": len(kept),
+        "groups": GROUPS,
+        "snapshots": len(kept),
         "root": report,
         "jitter": floors.JITTER[str(dtype)] if depth > 1 else 0.0,
     }
