@@ -49,10 +49,10 @@ def test_lazy_limits_agree_with_solve(problem, adakern_json, suffix, options):
 
 
 def test_adaptive_limit_agrees_with_solve_and_writes_its_error(problem, adakern_json):
-    options = {"particles": 64, "tolerance": 0.3}
+    options = {"particles": 2048, "tolerance": 0.05}
     expected = ak.solve(ak.ANBK(ak.MLP(), richness=0.7), problem.X, problem.y, seed=5, **options)
     adakern_json(
-        "fit train.csv --limit anbk --richness 0.7 --particles 64 --tolerance 0.3 --seed 5 --out run.safetensors"
+        "fit train.csv --limit anbk --richness 0.7 --particles 2048 --tolerance 0.05 --seed 5 --out run.safetensors"
     )
     adakern_json("predict run.safetensors test.csv --std --out p.csv")
     f, std = expected.predict(problem.X_new, return_std=True)

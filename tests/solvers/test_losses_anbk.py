@@ -99,6 +99,29 @@ def test_the_parts_of_an_answer_fit_together(loss, solved):
         np.testing.assert_allclose(f.sum(axis=1), 1.0, rtol=1e-9)
 
 
+def test_the_density_has_two_peaks_where_features_are_learnt():
+    """One point, tanh: at large richness a Mexican hat, lazy one peak; symmetric both times."""
+    X, y = np.array([[1.0, 1.0]]), np.array([1.0])
+    rich = ak.solve(
+        ak.ANBK(ak.MLP(1, "tanh"), richness=4.0, beta=10.0, loss="logistic"), X, y, particles=512, tolerance=0.02
+    )
+    lazy = ak.solve(ak.NNGPK(ak.MLP(1, "tanh"), beta=10.0), X, y)
+
+    def heights(solution):
+        values, weights = solution.density(1, 0)
+        height, edges = np.histogram(values, np.linspace(-4.2, 4.2, 22), weights=weights)
+        return height, (edges[1:] + edges[:-1]) / 2
+
+    height, place = heights(rich)
+    assert height[10] < 0.7 * height[place > 0].max() and height[10] < 0.7 * height[place < 0].max()
+    flat, _ = heights(lazy)
+    assert flat.argmax() == 10
+    values, _ = rich.density(1, 0)
+    independent = 512  # the snapshots follow each other
+    assert abs(np.mean(values > 0) - 0.5) < 4 * 0.5 / np.sqrt(independent)
+    assert abs(values.mean()) < 4 * values.std() / np.sqrt(independent)
+
+
 def test_softmax_of_two_classes_is_logistic(find, points, apart):
     """Class margins: s_0 - s_1 sees a kernel twice as large, so that softmax at λ_L = 2, γ0 = √2·g is logistic at λ_L = 1, γ0 = g."""
     X, y = points
@@ -125,6 +148,10 @@ def test_logistic_at_small_richness_is_lazy(find):
     assert np.linalg.norm(rich.kernel - lazy.kernel) < 2 * np.linalg.norm(rich.kernel_errors[0])
     np.testing.assert_allclose(rich.fitted, lazy.fitted, atol=0.02)
     assert not any(dual.any() for dual in lazy.duals) and lazy.free_energy == 0.0
+
+
+def test_another_loss_is_a_warm_start(find, apart):
+    assert apart(find(init=find(loss="logistic")), find(seed=100)) < 2
 
 
 def test_identical_outputs_add_up(find, points):

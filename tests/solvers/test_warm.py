@@ -28,10 +28,6 @@ def test_from_a_neighbour(find, cold, apart, neighbour):
     assert warm.converged and apart(warm, cold) < 2
 
 
-def test_from_another_loss(find, cold, apart):
-    assert apart(find(init=find(loss="logistic")), cold) < 2
-
-
 def test_from_fewer_points_and_back(points, cold, apart):
     X, y = points
     few = solve(X[:6], y[:6])

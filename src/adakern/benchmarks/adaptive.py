@@ -255,12 +255,15 @@ CASES: dict[str, Case] = {
         "speed",
         {
             **{
-                f"L={depth} tanh, richness {g:g}: network": partial(
-                    lambda options, depth, g: adaptive_speed.networks(depth, g, options.cap, options.tolerance or 0.01),
+                f"L={depth} tanh, richness {g:g}: network, error {100 * error:g} %": partial(
+                    lambda options, depth, g, error: adaptive_speed.networks(
+                        depth, g, options.cap, options.tolerance or error
+                    ),
                     depth=depth,
                     g=g,
+                    error=error,
                 )
-                for depth, g in ((1, 1.0), (2, 0.5), (4, 0.5))
+                for depth, g, error in ((1, 1.0, 0.01), (1, 1.0, 0.003), (2, 0.5, 0.01), (4, 0.5, 0.01))
             },
             "L=2 tanh, richness 0.5: published algorithm": lambda options: adaptive_speed.published(options.budget),
         },

@@ -138,7 +138,7 @@ def networks(depth: int, richness: float, cap: float, tolerance: float) -> Itera
     stuck = "" if solution.converged else f"solver: {solution.status}"
     yield asdict(
         Race(
-            setting=f"L={depth} tanh, richness {richness:g}: network, N={WIDTH}",
+            setting=f"L={depth} tanh, richness {richness:g}: network, N={WIDTH}, to {100 * tolerance:g} %",
             first_s=first,
             theory_s=seconds,
             theory=f"error {_per_cent(goal)}",
@@ -193,6 +193,7 @@ def published(budget: float) -> Iterator[dict[str, Any]]:
         note += ": already at the goal, so this row says nothing"
     if not arrived:
         note += f"; short of {ENOUGH:g}: {answer.status.split(';')[0].replace(f' of {_ENDLESS}', '')}"
+        note += _extrapolated(track, other, seconds)
     if not reference.converged:
         note += f"; the reference did not converge: {reference.status}"
     kept = track[:: max(1, math.ceil(len(track) / 100))]
@@ -210,6 +211,22 @@ def published(budget: float) -> Iterator[dict[str, Any]]:
             ok=min(mine) >= ENOUGH,
             series={"track": kept, "start": start, "reached": reached, "mine": mine},
         )
+    )
+
+
+def _extrapolated(track: list[tuple[int, float, list[float]]], spent: float, seconds: float) -> str:
+    """What the alignment of the worst layer, as it rose so far, would take to the goal: an estimate, where it rose at all."""
+    steps = sorted({step: min(aligned) for step, _, aligned in track if step > 0}.items())
+    if len(steps) < 3:
+        return ""
+    (first, low), (last, high) = steps[0], steps[-1]
+    rise = (high - low) / (last - first)
+    if rise <= 0:
+        return f"; over {last} outer steps the worst layer did not rise at all"
+    needed = (ENOUGH - high) / rise * spent / last
+    return (
+        f"; the worst layer rose by {rise:.1e} an outer step, at which rate the goal is {needed / 3600:.0f} hours away, "
+        f"{needed / seconds:.0e} times the solver's time"
     )
 
 

@@ -65,6 +65,7 @@ class Record:
     settled: int = 0
     finished: bool = False
     trace: tuple[tuple[float, float], ...] = field(default=())  # (gradients, energy) along the way
+    clock: Progressed | None = None  # at the end of the stretch
 
 
 def solve(
@@ -122,12 +123,15 @@ def solve(
             record = work.restore(left)
             advance("resumed", clock.done)
         held = [record]
-        with checkpoint.guarding(lambda: work.content(held[0])) as stretch:
+        with checkpoint.guarding(lambda: packing.pack(held[0])) as stretch:
             while not held[0].finished:
                 before = clock.done
-                held[0], note = work.go_on(held[0])
+                record, note = work.go_on(held[0])
+                # With the clock as it stands: an interrupt in the middle of a stretch finds both as they were before it.
+                held[0] = replace(record, clock=clock.state())
                 advance(note, clock.done - before)
                 stretch()
+        checkpoint.save(packing.pack(held[0]))  # until the answer is judged: what did not converge can go on from it
         return _answer(limit, clock, points, y, work.at_least(held[0]), tolerance, report)
 
 
@@ -289,14 +293,13 @@ class _Work:
             record = replace(record, stack=stack, tally=replace(record.tally, lazy=None, length=1.0).add(batch))
         return record
 
-    def content(self, record: Record) -> Content:
-        return packing.pack((record, self.clock.state()))
-
     def restore(self, content: Content) -> Record:
-        record, state = packing.unpack(content, _KINDS)
-        self.clock.restore(state)
+        """Where an earlier call left off; what had run out of steps goes on if there are more now."""
+        record: Record = packing.unpack(content, _KINDS)
+        if record.clock is not None:
+            self.clock.restore(record.clock)
         self.clock.data = self._free
-        return record
+        return self._out_of_time(replace(record, finished=False)) if record.finished else record
 
 
 _KINDS = {kind.__name__: kind for kind in (Record, Stack, Shadow, Tally, Batch, tally.Probe, Progressed)}
