@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern.solvers import dynamics
-from adakern.solvers.dynamics import ALONE, COUPLED, MAIN, Data, Layers, Mean, Model, Shadow, Stack
+from adakern.solvers.dynamics import ALONE, COUPLED, FINE, MAIN, Data, Layers, Mean, Model, Shadow, Stack
 
 _LONGEST_STEP = 0.3
 COURANT = 1.0  # step × highest frequency; BAOAB is stable below 2, and exact for harmonic forces
@@ -102,6 +102,10 @@ class Clock:
         systems = slice(None) if coupled else slice(MAIN, MAIN + 1)
         energy, temperature = np.asarray(mean.energy)[systems], np.asarray(mean.temperature)[systems]
         return bool(np.isfinite(energy).all() and (temperature < (self.hot if hot is None else hot)).all())
+
+    def heats(self, mean: Mean) -> bool:
+        """Whether the main system is hotter than the one at half the step."""
+        return float(mean.temperature[MAIN] - mean.temperature[FINE]) > self.hot - 1.05
 
     @property
     def hot(self) -> float:

@@ -20,7 +20,8 @@ def pack(value: Any) -> Content:
         if isinstance(part, (np.ndarray, np.generic, jax.Array)):
             name = f"array.{len(arrays)}"
             arrays[name] = np.asarray(part)
-            return {"array": name, "device": isinstance(part, jax.Array)}
+            # Files hold no arrays without dimensions: the shape is kept beside.
+            return {"array": name, "device": isinstance(part, jax.Array), "shape": list(np.shape(part))}
         if is_dataclass(part) and not isinstance(part, type):
             return {"record": type(part).__name__, "parts": [describe(getattr(part, f.name)) for f in fields(part)]}
         if isinstance(part, tuple):
@@ -39,7 +40,7 @@ def unpack(content: Content, kinds: dict[str, Any]) -> Any:
         if "plain" in part:
             return part["plain"]
         if "array" in part:
-            array = arrays[part["array"]]
+            array = arrays[part["array"]].reshape(part["shape"])
             return jnp.asarray(array) if part["device"] else array
         parts = [build(p) for p in part["parts"]]
         return tuple(parts) if part["record"] == "tuple" else kinds[part["record"]](*parts)

@@ -38,11 +38,13 @@ GROUPS = 8  # of particles, whose scatter is the error of predictions; also snap
 _SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
 _BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
 _WATCHED = 8  # latest stretches in which nothing may drift
+_RECOVER = 1.5  # by which a shortened step grows again with every sound stretch of the burn-in
 _LOOK = 4  # stretches between looks at the stiffness, once the richness is reached
 _STIFF = 100.0  # stiffness above which the burn-in starts at a smaller richness
 _GROWTH = 1.4  # of that richness per unit of time
 _HELD = 3.0  # time for which a readout from given kernels is held
 _SETTLE = 3  # stretches in which coupled systems part before they are compared
+_BRAKE = 5.0  # friction while that heats them
 _SHARE = 0.5  # of the tolerance that the corrections' own error may take up
 _THREADED = 512  # points from which a factorisation is worth several threads
 
@@ -184,7 +186,7 @@ class _Work:
             record = replace(record, ramp=self._first_ramp(record))
         free = self._free._replace(richness=record.ramp * self._free.richness)
         clock.data = self._held() if record.held > 0 else free
-        if record.ramp < 1.0 or record.held > 0 or len(record.watched) % _LOOK == 0:
+        if record.ramp < 1.0 or record.held > 0 or clock.factor < 1.0 or len(record.watched) % _LOOK == 0:
             clock.choose_step(record.stack, CAREFUL)
         before = clock.done
         stack, _, mean, _ = clock.stretch(record.stack, record.shadow, friction=record.friction, most=_SHORT)
@@ -197,6 +199,7 @@ class _Work:
         watched = (*record.watched, (energy, *map(float, mean.tails[MAIN])))[-_WATCHED:] if full else ()
         calm = clock.healthy(mean)
         clock.look(mean)
+        clock.factor = min(1.0, _RECOVER * clock.factor)
         time = record.time + (passed if record.friction == 1.0 and full else 0.0)
         over = time >= _BURN_IN and len(watched) == _WATCHED and not self._drifts(np.array(watched))
         if over:
@@ -234,20 +237,29 @@ class _Work:
         """Set the systems off that show the biases, and choose the step for good."""
         self.clock.data = self._free
         self.clock.choose_step(record.stack, COURANT)
-        return replace(record, stack=dynamics.couple(record.stack), coupled=True, settled=0, phase="settle")
+        start = dynamics.couple(record.stack)
+        return replace(record, stack=start, coupled=True, settled=0, phase="settle", friction=1.0)
 
     def _average(self, record: Record) -> tuple[Record, str]:
-        clock = self.clock
-        stack, shadow, mean, lazy = clock.stretch(record.stack, record.shadow, shadowed=True, coupled=record.coupled)
-        if not clock.healthy(mean, record.coupled):
+        clock, settling = self.clock, record.phase == "settle"
+        friction = record.friction if settling else 1.0
+        stack, shadow, mean, lazy = clock.stretch(
+            record.stack, record.shadow, shadowed=True, coupled=record.coupled, friction=friction
+        )
+        # Where few neurons carry a kernel, two halves of them are two different systems, and parting releases heat. What a long step heats,
+        # half of it does not.
+        sound = clock.healthy(mean, record.coupled, hot=BOILING if settling else None)
+        if not sound or (record.coupled and clock.heats(mean)):
             # What was averaged so far is not trusted either.
             empty = record.tally.empty()
             record = replace(record, stack=clock.shorten(record.stack), tally=empty, snapshots=(), phase="couple")
             return self._out_of_time(record), f"too hot, step {clock.step:.3g}"
         record = replace(record, stack=stack, shadow=shadow)
-        if record.phase == "settle":
-            settled = record.settled + 1
-            record = replace(record, settled=settled, phase="average" if settled >= _SETTLE else "settle")
+        if settling:
+            calm = clock.healthy(mean, record.coupled)
+            settled = record.settled + (calm and friction == 1.0)
+            phase = "average" if settled >= _SETTLE else "settle"
+            record = replace(record, settled=settled, phase=phase, friction=1.0 if calm else _BRAKE)
             return self._out_of_time(record), f"settling, step {clock.step:.3g}"
         return self._add(record, jax.device_get(mean), jax.device_get(lazy))
 
@@ -363,12 +375,15 @@ def _answer(
     draws = tuple(
         np.stack([s[layer] for s in kept], axis=1).reshape(-1, kept[0][layer].shape[1]) for layer in range(depth)
     )
+    if record.phase != "average":  # a moment or two, not a sample: nothing is known of its error
+        estimates = [estimate._replace(error=np.full_like(estimate.error, np.inf)) for estimate in estimates]
     output_error = _output_error(clock, counted, estimates[-1])
     error = max([tally.relative(estimate) for estimate in estimates] + [output_error])
     converged = bool(counted.enough and np.isfinite(error) and error <= tolerance and counted.temperature < clock.hot)
     stats = {
         "solver": "particles",
         "particles": clock.particles,
+        "tolerance": tolerance,
         "chunks": clock.model.chunks,
         "steps": clock.done,
         "batches": len(counted.batches),

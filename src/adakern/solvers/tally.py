@@ -152,13 +152,15 @@ class Tally:
 
         At large richness kernels can stand still while the neurons that make them up sort themselves out: tails show that.
         """
-        tests = [(np.array([float(batch.energy) for batch in self.batches]), 0.25 * tolerance)]
+        tests = [np.array([float(batch.energy) for batch in self.batches])]
         for layer in range(self.depth):
             series = np.stack([batch.kernels[layer].ravel() for batch in self.batches])
             direction = series.mean(axis=0)
-            tests.append((series @ (direction / (np.linalg.norm(direction) or 1.0)), 0.25 * tolerance))
-            tests.append((np.array([float(batch.tails[layer]) for batch in self.batches]), TAILS * tolerance))
-        return any(moves(values, allowed) for values, allowed in tests)
+            tests.append(series @ (direction / (np.linalg.norm(direction) or 1.0)))
+        tails = np.array([batch.tails for batch in self.batches]).T
+        return any(moves(values, 0.25 * tolerance) for values in tests) or any(
+            moves(values, TAILS * tolerance) and _steady(values) for values in tails
+        )
 
     @property
     def energies(self) -> np.ndarray:
@@ -177,6 +179,12 @@ def moves(values: np.ndarray, allowed: float) -> bool:
     early, late = _stream(values[:half]), _stream(values[half:])
     change = abs(float(late.mean - early.mean))
     return bool(change > _MOVED * np.hypot(early.error, late.error) and change > allowed * abs(values.mean()))
+
+
+def _steady(values: np.ndarray) -> bool:
+    """Whether thirds of a series rise or fall one after the other: slow fluctuations, which tails have, do not as a rule."""
+    first, second, third = (part.mean() for part in np.array_split(values, 3))
+    return bool((second - first) * (third - second) > 0)
 
 
 def trends(values: np.ndarray, allowed: float) -> bool:
