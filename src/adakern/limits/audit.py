@@ -24,7 +24,7 @@ from adakern.limits.tempering import EDGE, Law, sample
 from adakern.losses import Loss
 
 SUSPECT = 0.05  # a kernel that tempering finds off by more than this, and by four of its errors, is looked at again
-MISSED = 0.25  # nats by which ⟨U⟩ may be off its place
+MISSED = 0.25  # nats, or a tenth, by which ⟨U⟩ may be off what the kernel says it is
 PHASES = "its law has a phase that tempering from the prior does not find, and the phases' weights rest on the solver's own dynamics"
 
 
@@ -33,7 +33,7 @@ class Audit(NamedTuple):
 
     Attributes:
         residual: the largest of `parts`; infinite where a layer's law cannot be normalised or was not reached.
-        parts: "readout", "top_dual"; "kernels" and "tilts" with one number per layer; "duals" with one per layer below the last.
+        parts: "readout", "top_dual"; "kernels" with one number per layer; "duals" with one per layer below the last.
         noise: Monte-Carlo standard errors of the sampled parts: what right kernels and duals would show.
         free_energy: $F$ at the saddle; `free_energy_error` is its Monte-Carlo standard error.
         log_z: $\ln Z_1..\ln Z_L$.
@@ -77,8 +77,6 @@ def audit(
     * readout: $s=\Phi^Lv/\lambda_L$ with $v=\beta\Delta(s)$, relative to $|y|$;
     * top dual: $\hat\Phi^L=-\frac{\gamma_0^2}{\lambda_L}vv^\top$;
     * kernels: $\Phi^\ell=\langle\varphi\varphi^\top\rangle_\ell$;
-    * tilts: $|\sqrt\kappa-1|$, with $\kappa\hat\Phi^\ell$ the multiple of the dual at which $\langle U\rangle=\frac12\mathrm{Tr}\,\Phi^\ell\hat\Phi^\ell$; kernels and duals are looked at there. It is reported, and not
-      part of the residual: a tilt is stiffer than what it causes;
     * duals: $\lambda_\ell\langle hh^\top\rangle_{\ell+1}=\Phi^\ell-\Phi^\ell\hat\Phi^\ell\Phi^\ell$, relative to the larger of the first two. This is $\hat\Phi=\Phi^{-1}-\lambda\Phi^{-1}\langle hh^\top\rangle\Phi^{-1}$ without its inverses.
 
     $$F=-\tfrac12\sum_\ell\mathrm{Tr}\,\Phi^\ell\hat\Phi^\ell+\beta\gamma_0^2\sum_\mu\ell(y_\mu,s_\mu)+\tfrac{\gamma_0^2}{2\lambda_L}\mathrm{Tr}\,v^\top\Phi^Lv-\sum_\ell\ln Z_\ell$$
@@ -119,9 +117,9 @@ def audit(
         collapsed = jnp.asarray(points.collapse(duals[layer]))
         kernel = points.pick(kernels[layer])
         target = 0.5 * float(np.sum(kernel * np.asarray(collapsed)))  # ⟨U⟩ of the right law
-        law = sample(activation, root, collapsed, key, groups=groups, particles=particles, target=target)
+        law = sample(activation, root, collapsed, key, groups=groups, particles=particles)
         tempered = _off(law, law.moment - kernel, kernel)
-        missed = abs(law.tilt[0] - target) > MISSED  # κ came to the end of its range without the right ⟨U⟩
+        missed = abs(law.tilt[0] - target) > max(MISSED, 0.1 * abs(target))
         suspect = not tempered <= SUSPECT + 4 * _off(law, law.moment_error, kernel) or missed
         if draws and suspect:
             again = sample(activation, root, collapsed, key, groups=groups, particles=particles, start=draws[layer])
@@ -143,13 +141,10 @@ def audit(
         laws.append(law)
         if layer < depth - 1:
             root = linalg.cholesky_root(jnp.asarray(kernel / decays[layer + 1]))
-    tilts = [abs(float(np.sqrt(law.kappa)) - 1) for law in laws]
-    parts |= {"kernels": off_kernels, "duals": off_duals, "tilts": tilts}
+    parts |= {"kernels": off_kernels, "duals": off_duals}
     data = beta * richness**2 * float(jnp.sum(loss.value(targets, outputs)))
     data += 0.5 * richness**2 / top * float(np.sum(v * (kernels[-1] @ v)))
-    traces = sum(
-        law.kappa * float(np.sum(kernel * dual)) for law, kernel, dual in zip(laws, kernels, duals, strict=True)
-    )
+    traces = sum(float(np.sum(kernel * dual)) for kernel, dual in zip(kernels, duals, strict=True))
     return Audit(
         residual=max(_finite(part) for part in (parts["readout"], parts["top_dual"], *off_kernels, *off_duals)),
         parts=parts,

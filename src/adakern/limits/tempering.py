@@ -27,7 +27,6 @@ FINAL = 33  # moves at the end, over which moments are averaged
 LEAPS = 4  # per move
 ACCEPTED = 0.8  # share of moves to aim at
 STEPS = (0.02, 0.6)  # bounds of the angle that a leap turns
-NEAR = (0.8, 1.25)  # κ between which the tempering may end
 FAR = 1e3  # × √rank: where a tilt that grows shows its asymptotic sign
 
 
@@ -42,7 +41,6 @@ class Law(NamedTuple):
         moment: $\langle\varphi\varphi^\top\rangle$.
         second: $\langle hh^\top\rangle$.
         response: $AA^\top-\langle hh^\top\rangle$ with less noise, see `sample`.
-        kappa: where the tempering ended.
         tilt: mean and variance of $U$.
         acceptance: share of accepted moves at the end.
         stages: temperatures on the way.
@@ -59,7 +57,6 @@ class Law(NamedTuple):
     second_error: np.ndarray
     response: np.ndarray
     response_error: np.ndarray
-    kappa: float
     tilt: tuple[float, float]
     acceptance: float
     stages: int
@@ -83,8 +80,7 @@ class _State(NamedTuple):
     log_z: Array
     step: Array
     stages: Array
-    seen: Array  # moves that were averaged over
-    there: Array  # whether κ has come to its end
+    seen: Array  # moves at κ = 1 that were averaged over
     sums: dict[str, Array]
     finite: Array
 
@@ -101,10 +97,8 @@ def _temper(
     key: Array,
     epsilon: Array,
     kappa: Array,
-    target: Array,
-    ends: Array,
 ) -> _State:
-    """From particles at κ, (groups, particles, rank), to the κ near 1 at which ⟨U⟩ is `target`; averages over the moves there are per group."""
+    """From particles at κ, (groups, particles, rank), to the law at κ = 1; averages over the moves there are per group."""
     groups, count, rank = epsilon.shape
 
     def fields(epsilon: Array) -> tuple[Array, Array]:
@@ -164,24 +158,6 @@ def _temper(
         low, _ = lax.fori_loop(0, 40, halve, (jnp.zeros_like(room), room))
         return jnp.where(enough(room), room, low)
 
-    def stop(tilt: Array, kappa: Array, step: Array) -> tuple[Array, Array]:
-        """The part of a step after which ⟨U⟩, which falls with κ, is at the target, within bounds; and whether it got there."""
-
-        def above(part: Array) -> Array:
-            return jnp.sum(jax.nn.softmax(-part * tilt.ravel()) * tilt.ravel()) > target
-
-        def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = bounds
-            middle = 0.5 * (low + high)
-            more = above(middle)
-            return jnp.where(more, middle, low), jnp.where(more, high, middle)
-
-        least = jnp.clip(ends[0] - kappa, 0.0, step)
-        _, met = lax.fori_loop(0, 40, halve, (jnp.zeros_like(step), step))
-        part = jnp.where(above(step), step, jnp.maximum(met, least))
-        arrived = (kappa + part >= ends[0]) & (~above(step) | (kappa + part >= ends[1]))
-        return part, arrived
-
     def resample(key: Array, weight: Array) -> Array:
         """Systematic: indices of the survivors of one group."""
         total = jnp.cumsum(jnp.exp(weight - jnp.max(weight)))
@@ -209,12 +185,11 @@ def _temper(
         return (state.seen < FINAL) & (state.stages < STAGES) & state.finite
 
     def stage(state: _State) -> _State:
-        """One temperature further, and a few moves; at the last κ only moves, which are averaged over. One body, so that the moves are compiled once."""
+        """One temperature further, and a few moves; at κ = 1 only moves, which are averaged over. One body, so that the moves are compiled once."""
         key, survive, shake = jax.random.split(state.key, 3)
-        there = state.there
-        step, arrived = stop(state.place.tilt, state.kappa, increment(state.place.tilt, ends[1] - state.kappa))
-        step = jnp.where(there, 0.0, step)
-        kappa = state.kappa + step
+        there = state.kappa >= 1
+        step = increment(state.place.tilt, 1 - state.kappa)
+        kappa = jnp.where(step == 1 - state.kappa, 1.0, state.kappa + step)
         weight = -step * state.place.tilt
         log_z = state.log_z + logsumexp(weight, axis=1) - jnp.log(jnp.asarray(count, weight.dtype))
         kept = jax.vmap(resample)(jax.random.split(survive, groups), weight)
@@ -232,8 +207,7 @@ def _temper(
         finite = jnp.all(jnp.isfinite(here.tilt)) & normalisable(here.epsilon)
         seen = state.seen + jnp.where(there, MOVES, 0)
         stages = state.stages + jnp.where(there, 0, 1)
-        log_z = jnp.where(there, state.log_z, log_z)
-        return _State(key, here, kappa, log_z, angle, stages, seen, there | arrived, sums, finite)
+        return _State(key, here, kappa, jnp.where(there, state.log_z, log_z), angle, stages, seen, sums, finite)
 
     first = place(epsilon)
     size, zero = root.shape[0], jnp.zeros((), epsilon.dtype)
@@ -243,7 +217,7 @@ def _temper(
     sums = {"moment": moment, "white": square, "virial": square, "tilt": scalar, "square": scalar, "acceptance": zero}
     none = jnp.zeros((), jnp.int32)
     finite = jnp.all(jnp.isfinite(first.tilt))
-    start = _State(key, first, kappa, scalar, STEPS[1] * (zero + 1), none, none, kappa >= 1, sums, finite)
+    start = _State(key, first, kappa, scalar, STEPS[1] * (zero + 1), none, none, sums, finite)
     state = lax.while_loop(unfinished, stage, start)
     return state._replace(sums=jax.tree.map(lambda total: total / jnp.maximum(state.seen, 1), state.sums))
 
@@ -257,12 +231,8 @@ def sample(
     groups: int = 4,
     particles: int = 512,
     start: np.ndarray | None = None,
-    target: float | None = None,
 ) -> Law:
-    r"""Sample $N(\varepsilon;0,I)e^{-\kappa U}$ from the prior on, or at $\kappa=1$ from neurons `start`, (draws, rank), and average.
-
-    $\kappa$ ends at 1 or, with a `target`, where $\langle U\rangle$ is that, between 0.8 and 1.25. $\langle U\rangle$ falls with $\kappa$, so there is one such place. Close to the edge of what can be
-    normalised an amplitude of the tilt off by a per cent changes the law beyond recognition, while the law at a given $\langle U\rangle$ is hardly touched.
+    r"""Sample $N(\varepsilon;0,I)e^{-U}$ from the prior on, or at $\kappa=1$ from neurons `start`, (draws, rank), and average.
 
     `response` is $AA^\top-\langle hh^\top\rangle$ by Gaussian integration by parts, $I-\langle\varepsilon\varepsilon^\top\rangle=\langle\varepsilon\,\nabla_\varepsilon U^\top\rangle$, symmetrised. It needs one derivative of $U$, so it holds for
     a ReLU too, and its noise vanishes with the tilt, where that of $\langle hh^\top\rangle$ stays.
@@ -273,23 +243,18 @@ def sample(
     else:
         epsilon = start[rng.integers(len(start), size=groups * particles)].reshape(groups, particles, -1)
     kappa = jnp.asarray(0.0 if start is None else 1.0, root.dtype)
-    goal = jnp.asarray(-np.inf if target is None else target, root.dtype)
-    ends = NEAR if target is not None else (1.0, 1.0)
-    state = _temper(
-        activation, root, dual, key, jnp.asarray(epsilon, root.dtype), kappa, goal, jnp.asarray(ends, root.dtype)
-    )
+    state = _temper(activation, root, dual, key, jnp.asarray(epsilon, root.dtype), kappa)
     A = np.asarray(root, np.float64)
     averages = {name: np.asarray(value, np.float64) for name, value in state.sums.items()}
     virial = 0.5 * (averages["virial"] + np.swapaxes(averages["virial"], 1, 2))
     moment, moment_error = _grouped(averages["moment"])
     second, second_error = _grouped(A @ averages["white"] @ A.T)
-    amplitude = float(state.kappa)
-    response, response_error = _grouped(amplitude * A @ virial @ A.T)
+    response, response_error = _grouped(A @ virial @ A.T)
     log_z, log_z_error = _grouped(np.asarray(state.log_z, np.float64))
     status = ""
     if not bool(state.finite):
         status, log_z, log_z_error = EDGE, np.inf, np.inf
-    elif not bool(state.there):
+    elif float(state.kappa) < 1:
         status, log_z, log_z_error = f"its law was not reached in {STAGES} temperatures", np.nan, np.inf
     tilt, square = averages["tilt"].mean(), averages["square"].mean()
     return Law(
@@ -301,7 +266,6 @@ def sample(
         second_error=second_error,
         response=response,
         response_error=response_error,
-        kappa=amplitude,
         tilt=(float(tilt), float(square - tilt * tilt)),
         acceptance=float(averages["acceptance"]),
         stages=int(state.stages),
