@@ -30,7 +30,7 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 test: $(STAMP) lint ## lint, then every test
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
+	OPENBLAS_NUM_THREADS=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/jax $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
 
 docs: $(DOCS_STAMP) ## the documentation as HTML, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -131,9 +131,6 @@ def test_several_outputs(digits):
     np.testing.assert_allclose(both[:, 1], 2 * both[:, 0], rtol=1e-9)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an audit that cannot be made hides that the steps ran out, and advises a smaller tolerance"
-)
 def test_an_unconverged_fit_warns(digits):
     X, y, _, _ = digits
     with pytest.warns(ConvergenceWarning, match="did not converge: .* give more steps"):

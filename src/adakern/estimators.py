@@ -223,7 +223,8 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The predictor's outputs: (points,) for two classes, positive for the second; (points, classes) for more."""
-        return self._outputs(X)
+        values = self._outputs(X)
+        return values[:, 1] - values[:, 0] if self.loss == "softmax" and len(self.classes_) == 2 else values
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely class of each point."""

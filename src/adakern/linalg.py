@@ -73,7 +73,11 @@ def root(kernel: Float[Array, "p p"]) -> tuple[Float[Array, "p r"], dict[str, An
     if keep.size == 0:  # a kernel of zeros: one column, so that shapes stay regular
         keep = np.array([kernel.shape[0] - 1])
     scales = jnp.sqrt(jnp.maximum(values[keep], 0.0))
-    return vectors[:, keep] * scales[None, :], {"rank": int(keep.size), "cutoff": floor}
+    # An eigenvector's sign is the linear algebra library's whim: coordinates that are stored need one that is not.
+    chosen = vectors[:, keep]
+    largest = jnp.take_along_axis(chosen, jnp.argmax(jnp.abs(chosen), axis=0)[None, :], axis=0)
+    columns = chosen * jnp.where(largest < 0, -1.0, 1.0) * scales[None, :]
+    return columns, {"rank": int(keep.size), "cutoff": floor}
 
 
 def cholesky_root(kernel: Float[Array, "p p"]) -> Float[Array, "p p"]:

@@ -125,9 +125,8 @@ class Solution:
         f = self._linked(mean)
         if not return_std:
             return self._like_y(f)
-        spread = values.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros_like(mean)
-        if f is not mean:  # to first order, from how f follows the outputs within a standard error
-            spread = np.abs(self._linked(mean + spread) - self._linked(mean - spread)) / 2
+        linked = np.stack([self._linked(value) for value in values])  # each group's own: σ mixes outputs
+        spread = linked.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros_like(mean)
         return self._like_y(f), self._like_y(spread)
 
     def _linked(self, s: np.ndarray) -> np.ndarray:

@@ -121,6 +121,8 @@ def path(limit: ANBK, X: Any, y: Any, richness: Iterable[float], **options: Any)
     """
     if not isinstance(limit, ANBK):
         raise TypeError(f"limit must be an ANBK, but it is {limit!r}")
+    if not isinstance(richness, Iterable):
+        raise TypeError(f"richness must be a list of numbers, but it is {richness!r}")
     values = [checks.nonnegative("richness", value) for value in richness]
     if not values:
         raise ValueError("richness must hold at least one value, but it is empty")
@@ -154,7 +156,7 @@ class _Work:
             raise ValueError(
                 f"{given[0]} has no meaning for {limit.kind}, which is solved in closed form; leave it out"
             )
-        self.solver = checks.choice("solver", options["solver"] or "particles", SOLVERS)
+        self.solver = checks.choice("solver", "particles" if options["solver"] is None else options["solver"], SOLVERS)
         slow = self.solver == "minmax"
         defaults = {
             "particles": 20000 if slow else max(2048, 8 * len(X)),
@@ -249,6 +251,9 @@ def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:
         raise ValueError(
             f"init must hold {depth} kernels of shape {(len(X),) * 2}, but its kernels have shapes {shapes}"
         )
+    for array in arrays:
+        if not np.allclose(array, array.T, atol=1e-6 * np.abs(array).max()) or np.trace(array) <= 0:
+            raise ValueError("init must hold symmetric kernels with a positive trace, but one of them is not")
     if hasattr(init, "X") and not np.array_equal(init.X, X):
         raise ValueError("init must have been trained on X, but its inputs are others; only a Solution carries over")
     return Start(kernels=arrays)
@@ -265,7 +270,7 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
         )
     if answer.draws:
         noise = max([value for values in findings["audit"]["noise"].values() for value in values], default=0.0)
-        allowed = max(_SAMPLED_TOLERANCE, _AMPLIFIED * float(answer.stats["tolerance"])) + 3 * noise
+        allowed = max(_SAMPLED_TOLERANCE, _AMPLIFIED * float(answer.stats.get("tolerance", 0.0))) + 3 * noise
         if residual <= allowed:
             remark = findings["audit"].get("status")
             return replace(answer, status=f"{answer.status}; {remark}") if remark else answer

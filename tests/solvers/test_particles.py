@@ -168,9 +168,6 @@ def test_an_impossible_tolerance_records():
     assert not recorded.converged and "NOT converged" in repr(recorded)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an audit that cannot be made hides that the steps ran out, and advises a smaller tolerance"
-)
 def test_too_few_steps_are_named_where_the_audit_fails_too():
     X, y, _, _ = ak.datasets.mnist(n_train=8, n_test=1)
     with pytest.raises(ak.ConvergenceError, match="give more steps"):

@@ -123,10 +123,8 @@ def audit(
         suspect = not tempered <= SUSPECT + 4 * _off(law, law.moment_error, kernel) or missed
         if draws and suspect:
             again = sample(activation, root, collapsed, key, groups=groups, particles=particles, start=draws[layer])
-            if again.status == EDGE and law.status in ("", EDGE):
-                again = again._replace(status="")  # the tilt's amplitude is beyond its edge by less than it is known
-            if _off(again, again.moment - kernel, kernel) < tempered:
-                law = again._replace(log_z=np.nan, log_z_error=np.inf)
+            if _phase(law, again, kernel):
+                law = again._replace(log_z=np.nan, log_z_error=np.inf, status="")
                 phases.append(layer + 1)
         off_kernels.append(_off(law, law.moment - kernel, kernel))
         noise_kernels.append(_off(law, law.moment_error, kernel))
@@ -159,6 +157,19 @@ def audit(
             + [f"layer {layer}: {PHASES}" for layer in phases]
         ),
     )
+
+
+def _phase(tempered: Law, kept: Law, kernel: np.ndarray) -> bool:
+    """Whether neurons of the solver's stay with its kernel, and tempering clearly does not come to where they are.
+
+    Beyond the edge of what can be normalised by less than the tilt is known, they stay as well: dynamics is slow there.
+    """
+    finite = kept._replace(status="" if kept.status == EDGE else kept.status)
+    agrees = _off(finite, kept.moment - kernel, kernel) <= SUSPECT + 4 * _off(finite, kept.moment_error, kernel)
+    if tempered.status:
+        return agrees and tempered.status == EDGE
+    joint = np.hypot(np.linalg.norm(tempered.moment_error), np.linalg.norm(kept.moment_error))
+    return agrees and float(np.linalg.norm(kept.moment - tempered.moment)) > 4 * float(joint)
 
 
 def _off(law: Law, difference: np.ndarray, reference: np.ndarray) -> float:

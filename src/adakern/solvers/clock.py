@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern.solvers import dynamics
-from adakern.solvers.dynamics import ALONE, COUPLED, FINE, MAIN, Data, Layers, Mean, Model, Shadow, Stack
+from adakern.solvers.dynamics import ALONE, COUPLED, FINE, MAIN, Data, Lazy, Mean, Model, Shadow, Stack
 
 _LONGEST_STEP = 0.3
+SHORTEST_STEP = 1e-9  # below which nothing moves
 COURANT = 1.0  # step × highest frequency; BAOAB is stable below 2, and exact for harmonic forces
 CAREFUL = 0.5  # the same on the way down from the prior
 _HOT = 1.15  # kinetic temperature, 1 in equilibrium, above which a step counts as too long
@@ -39,7 +40,7 @@ class Clock:
         self.model, self.data, self.particles, self.seed = model, data, particles, seed
         self.most, self.done = steps, 0
         self.step, self.factor, self.retries, self.ticks = _LONGEST_STEP, 1.0, 0, 0
-        self.glide = 1.0
+        self.glide, self.unscaled = 1.0, _LONGEST_STEP
         self._key = jax.random.key(seed)
 
     @property
@@ -48,8 +49,9 @@ class Clock:
 
     def choose_step(self, stack: Stack, courant: float) -> None:
         stiffness = float(dynamics.stiffness(self.model, self.data, stack))
-        chosen = courant / np.sqrt(stiffness) if np.isfinite(stiffness) and stiffness > 0 else self.step
-        self.step = float(self.factor * min(_LONGEST_STEP, chosen))
+        if np.isfinite(stiffness) and stiffness > 0:
+            self.unscaled = min(_LONGEST_STEP, courant / np.sqrt(stiffness))
+        self.step = max(SHORTEST_STEP, float(self.factor * self.unscaled))
 
     def _count(self, cost: int, most: int | None = None) -> int:
         """Steps of a stretch: one unit of time, or what `most` and the budget leave of it."""
@@ -73,7 +75,7 @@ class Clock:
         coupled: bool = False,
         friction: float = 1.0,
         most: int | None = None,
-    ) -> tuple[Stack, Shadow, Mean, Layers]:
+    ) -> tuple[Stack, Shadow, Mean, Lazy]:
         evaluations = COUPLED if coupled else ALONE
         count = self._count(evaluations, most)
         return dynamics.advance(
@@ -93,9 +95,9 @@ class Clock:
     def shorten(self, stack: Stack) -> Stack:
         """After a stretch that heated or broke: half the step from now on, and fresh momenta at temperature one."""
         self.factor /= 2
-        self.step /= 2
+        self.step = max(SHORTEST_STEP, self.step / 2)
         self.retries += 1
-        return dynamics.cool(stack, self.seed + self.retries)
+        return dynamics.cool(stack, (self.seed, 2, self.retries))
 
     def healthy(self, mean: Mean, coupled: bool = False, hot: float | None = None) -> bool:
         """Whether the main system, or all of them, came out finite and not too hot."""
@@ -106,6 +108,11 @@ class Clock:
     def heats(self, mean: Mean) -> bool:
         """Whether the main system is hotter than the one at half the step."""
         return float(mean.temperature[MAIN] - mean.temperature[FINE]) > self.hot - 1.05
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the step cannot be shortened any further."""
+        return self.step <= SHORTEST_STEP
 
     @property
     def hot(self) -> float:

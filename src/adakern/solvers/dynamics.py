@@ -22,6 +22,7 @@ from adakern.limits import readout
 from adakern.losses import Loss
 
 Layers = tuple[Array, ...]
+Seed = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -194,18 +195,26 @@ def _damp(momenta: Array, noise: Array, step: Array, friction: Array) -> Array:
     return jnp.exp(-friction * step) * momenta + jnp.sqrt(-jnp.expm1(-2 * friction * step)) * noise
 
 
-def _follow(model: Model, data: Data, shadow: Shadow, kicks: Layers, step: Array) -> tuple[Shadow, Layers]:
+class Lazy(NamedTuple):
+    """Kernels of the shadow, and of its two halves that do not see each other (their mean)."""
+
+    kernels: Layers
+    halves: Layers
+
+
+def _follow(model: Model, data: Data, shadow: Shadow, kicks: Layers, step: Array) -> tuple[Shadow, Lazy]:
     """A step of the shadow: the same noise, no data."""
     positions, momenta = _drift(shadow.positions, shadow.momenta, kicks, step, jnp.ones((), step.dtype))
     momenta = [p - step * x for x, p in zip(positions, momenta, strict=True)]
-    kernels: list[Array] = []
-    for layer, epsilon in enumerate(positions):
-        root = data.root if layer == 0 else linalg.cholesky_root(kernels[-1] / data.decays[layer])
-        kernels.append(_gram(model, epsilon, root)[0])
-    return Shadow(tuple(positions), tuple(momenta)), tuple(kernels)
+    halved = tuple(x.reshape(2, -1, x.shape[1]) for x in positions)
+    both = []
+    for joint in (True, False) if len(halved) > 1 else (True,):  # a single layer's kernel is the mean of its halves'
+        kernels, _ = _recursion(model, data, halved, (), jnp.asarray(joint))
+        both.append(tuple(jnp.mean(kernel, axis=0) for kernel in kernels))
+    return Shadow(tuple(positions), tuple(momenta)), Lazy(both[0], both[-1])
 
 
-def _prior(data: Data, seed: int, particles: int, depth: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _prior(data: Data, seed: Seed, particles: int, depth: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     size, rank = data.root.shape
     shapes = [(particles, rank if layer == 0 else size) for layer in range(depth)]
     rng = np.random.default_rng(seed)
@@ -213,7 +222,7 @@ def _prior(data: Data, seed: int, particles: int, depth: int) -> tuple[list[np.n
     return tuple([rng.standard_normal(shape).astype(dtype) for shape in shapes] for _ in "xp")  # type: ignore[return-value]
 
 
-def shadow(data: Data, seed: int, particles: int, depth: int) -> Shadow:
+def shadow(data: Data, seed: Seed, particles: int, depth: int) -> Shadow:
     """A shadow at the prior."""
     positions, momenta = _prior(data, seed, particles, depth)
     return Shadow(tuple(map(jnp.asarray, positions)), tuple(map(jnp.asarray, momenta)))
@@ -241,7 +250,7 @@ def couple(stack: Stack) -> Stack:
     return jax.tree.map(thrice, stack)
 
 
-def cool(stack: Stack, seed: int) -> Stack:
+def cool(stack: Stack, seed: Seed) -> Stack:
     """The same positions with new momenta at temperature one."""
     rng = np.random.default_rng(seed)
     momenta = tuple(jnp.asarray(rng.standard_normal(p.shape), p.dtype) for p in stack.momenta)
@@ -299,7 +308,7 @@ def advance(
     friction: Array,
     glide: Array,
     count: Array,
-) -> tuple[Stack, Shadow, Mean, Layers]:
+) -> tuple[Stack, Shadow, Mean, Lazy]:
     """`count` BAOAB steps of the main system (`evaluations` is `ALONE`) or of all three (`COUPLED`), and where `shadowed` of the shadow.
 
     Returns means over the steps. The two half kicks between drifts use the same force and are made as one: a step costs one gradient.
@@ -352,9 +361,9 @@ def advance(
 
         stack, sums = jax.lax.fori_loop(0, evaluations, evaluate, (stack, sums))
 
-        def follow(shadow: Shadow, lazy: Layers) -> tuple[Shadow, Layers]:
-            shadow, kernels = _follow(model, data, shadow, z, step)
-            return shadow, tuple(map(jnp.add, lazy, kernels))
+        def follow(shadow: Shadow, lazy: Lazy) -> tuple[Shadow, Lazy]:
+            shadow, here = _follow(model, data, shadow, z, step)
+            return shadow, jax.tree.map(jnp.add, lazy, here)
 
         shadow, lazy = jax.lax.cond(shadowed, follow, lambda *same: same, shadow, lazy)
         return stack, shadow, sums, lazy
@@ -363,5 +372,7 @@ def advance(
     three = jnp.zeros((3, size, size), data.root.dtype)
     tails = jnp.zeros((3, depth), data.root.dtype)
     empty = Mean((three,) * depth, (three,) * (depth - 1), tails, zero, zero)
-    stack, shadow, sums, lazy = jax.lax.fori_loop(0, count, one, (stack, shadow, empty, (layer,) * depth))
+    stack, shadow, sums, lazy = jax.lax.fori_loop(
+        0, count, one, (stack, shadow, empty, Lazy((layer,) * depth, (layer,) * depth))
+    )
     return stack, shadow, *jax.tree.map(lambda value: value / count, (sums, lazy))

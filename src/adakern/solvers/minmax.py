@@ -351,7 +351,6 @@ def _answer(run: _Run, state: State, y: np.ndarray, converged: bool, status: str
     fitted = kernels[-1] @ v / limit.decays[-1]
     stats = {
         "solver": "minmax",
-        "tolerance": tolerance,
         "samples": run.samples,
         "steps": int(state.ticks) // run.inner,
         "inner": run.inner,

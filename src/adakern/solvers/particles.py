@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from adakern import averages, floors, inputs, linalg, losses, memory
 from adakern.checkpoints import Checkpoint, Content
+from adakern.errors import ConvergenceError
 from adakern.limits import readout
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Answer
@@ -142,7 +143,7 @@ def _chunks(particles: int, size: int, depth: int, item: int, budget: int) -> in
     if 4 * item * particles * size * depth <= budget:
         return 1
     rows = max(1, budget // (8 * item * size))
-    return max(1, min(particles // 2, -(-particles // rows)))
+    return max(1, min(particles // GROUPS, -(-particles // rows)))
 
 
 def _start(
@@ -155,7 +156,7 @@ def _start(
     elif init.kernels:
         held = _HELD
     stack = dynamics.start(data, seed, particles, depth, positions)
-    shadow = dynamics.shadow(data, seed + 1, particles, depth)
+    shadow = dynamics.shadow(data, (seed, 1), particles, depth)
     lazy = closed.lazy(limit, X[points.first], str(data.y.dtype))
     return Record(stack, shadow, Tally(lazy, len(points.first), depth), held=held)
 
@@ -191,7 +192,8 @@ class _Work:
         before = clock.done
         stack, _, mean, _ = clock.stretch(record.stack, record.shadow, friction=record.friction, most=_SHORT)
         if not clock.healthy(mean, hot=BOILING):
-            record = replace(record, stack=clock.shorten(record.stack))
+            # A readout from poor kernels can pull beyond all bounds: then it is let go.
+            record = replace(record, stack=clock.shorten(record.stack), held=0.0)
             return self._out_of_time(record), f"too hot, step {clock.step:.3g}"
         passed = (clock.done - before) * clock.step
         energy = float(mean.energy[MAIN])
@@ -268,11 +270,11 @@ class _Work:
         main, fine, halves = (
             jax.tree.map(lambda part, which=which: part[which], mean) for which in (MAIN, FINE, HALVES)
         )
-        batch = Batch(main.kernels, main.duals, lazy, main.tails, main.energy, main.temperature)
+        batch = Batch(main.kernels, main.duals, lazy.kernels, main.tails, main.energy, main.temperature)
         snapshots = (*record.snapshots, dynamics.neurons(record.stack))
         if len(snapshots) > 2 * GROUPS:
             snapshots = snapshots[::2]
-        counted = record.tally.add(batch, tally.probe(main, fine, halves) if record.coupled else None)
+        counted = record.tally.add(batch, tally.probe(main, fine, halves, lazy) if record.coupled else None)
         trace = (*record.trace, (float(self.clock.done), float(main.energy)))
         record = replace(record, tally=counted, snapshots=snapshots, trace=trace)
         note = f"averaging, step {self.clock.step:.3g}"
@@ -290,7 +292,7 @@ class _Work:
         return self._out_of_time(record), note
 
     def _out_of_time(self, record: Record) -> Record:
-        return replace(record, finished=True) if self.clock.left == 0 else record
+        return replace(record, finished=True) if self.clock.left == 0 or self.clock.stuck else record
 
     def at_least(self, record: Record) -> Record:
         """Two batches at any price, for an answer that says that it did not converge."""
@@ -298,6 +300,11 @@ class _Work:
         while len(record.tally.batches) < 2:
             stack, _, mean, _ = self.clock.stretch(record.stack, record.shadow, most=1)
             if not self.clock.healthy(mean, hot=np.inf):
+                if self.clock.stuck:
+                    raise ConvergenceError(
+                        "ANBK could not make a first step: energy or forces are not finite; use inputs and an init of order one, "
+                        "precision='float64', or an activation that grows less"
+                    )
                 record = replace(record, stack=self.clock.shorten(record.stack))
                 continue
             main = jax.tree.map(lambda part: part[MAIN], jax.device_get(mean))
@@ -379,7 +386,13 @@ def _answer(
         estimates = [estimate._replace(error=np.full_like(estimate.error, np.inf)) for estimate in estimates]
     output_error = _output_error(clock, counted, estimates[-1])
     error = max([tally.relative(estimate) for estimate in estimates] + [output_error])
-    converged = bool(counted.enough and np.isfinite(error) and error <= tolerance and counted.temperature < clock.hot)
+    converged = bool(
+        counted.enough
+        and np.isfinite(error)
+        and error <= tolerance
+        and counted.temperature < clock.hot
+        and not counted.drifting(tolerance)
+    )
     stats = {
         "solver": "particles",
         "particles": clock.particles,
@@ -402,6 +415,7 @@ def _answer(
         "energy": float(np.mean(counted.energies)),
         "tails": [float(tail) for tail in np.mean([batch.tails for batch in counted.batches], axis=0)],
         "newton": {"steps": int(inner.steps), "residual": float(inner.residual)},
+        "trace": [list(point) for point in record.trace[:: max(1, len(record.trace) // 200)]],  # gradients, energy
         "groups": GROUPS,
         "snapshots": len(kept),
         "root": report,

@@ -43,6 +43,9 @@ class Probe(NamedTuple):
 
     step: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
     particles: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+    shadow: tuple[
+        np.ndarray, ...
+    ]  # the particles' bias of the shadow's kernels, whose part the control variate has taken out already
 
 
 class Estimate(NamedTuple):
@@ -104,7 +107,7 @@ class Tally:
     def kernel(self, layer: int) -> Estimate:
         r"""$\Phi^\ell$ over distinct points, positive semi-definite."""
         series, control = self._controlled(layer)
-        estimate = self._corrected(series, layer, 0)
+        estimate = self._corrected(series, layer, 0, control)
         plain = np.mean([batch.kernels[layer] for batch in self.batches], axis=0)
         return estimate._replace(mean=_shifted(plain, estimate.mean - plain), control=control)
 
@@ -119,21 +122,28 @@ class Tally:
 
     def scatters(self) -> list[np.ndarray]:
         """Centred series of everything that the top kernel is made of: batches, and the two corrections."""
-        parts = [self._controlled(self.depth - 1)[0]]
-        parts += [np.stack([probe[index][0][-1] for probe in self.probes]) for index in (0, 1) if self.probes]
+        series, control = self._controlled(self.depth - 1)
+        parts = [series, *(self._biases(self.depth - 1, 0, control) if self.probes else [])]
         return [part - part.mean(axis=0) for part in parts]
 
     def dual(self, layer: int) -> Estimate:
         r"""$\hat\Phi^\ell$, $\ell<L$, over distinct points."""
         return self._corrected(np.stack([batch.duals[layer] for batch in self.batches]), layer, 1)
 
-    def _corrected(self, series: np.ndarray, layer: int, which: int) -> Estimate:
+    def _biases(self, layer: int, which: int, control: float) -> list[np.ndarray]:
+        """Series of the two biases; what the control variate took out with the shadow's own is not taken out twice."""
+        step, particles = (np.stack([probe[index][which][layer] for probe in self.probes]) for index in (0, 1))
+        if which == 0 and control:
+            particles = particles - control * np.stack([probe.shadow[layer] for probe in self.probes])
+        return [step, particles]
+
+    def _corrected(self, series: np.ndarray, layer: int, which: int, control: float = 0.0) -> Estimate:
         stream = _stream(series)
         zero = np.zeros(series.shape[1:])
         mean, variance, biases = stream.mean, stream.error**2, [zero, zero]
         if self.probes:
-            for index in (0, 1):
-                bias = _stream(np.stack([probe[index][which][layer] for probe in self.probes]))
+            for index, part in enumerate(self._biases(layer, which, control)):
+                bias = _stream(part)
                 biases[index] = bias.mean
                 mean = mean - bias.mean
                 variance = variance + bias.error**2
@@ -142,7 +152,8 @@ class Tally:
     def probe_error(self, layer: int) -> float:
         """Relative standard error that the corrections of a kernel carry."""
         scale = float(np.linalg.norm(self.batches[-1].kernels[layer]))
-        errors = [_stream(np.stack([probe[index][0][layer] for probe in self.probes])).error for index in (0, 1)]
+        control = self._controlled(layer)[1] if len(self.batches) > 1 else 0.0
+        errors = [_stream(part).error for part in self._biases(layer, 0, control)]
         return float(np.sqrt(sum(np.sum(error**2) for error in errors))) / (scale or 1.0)
 
     def drifting(self, tolerance: float) -> bool:
@@ -203,7 +214,7 @@ def relative(estimate: Estimate) -> float:
     return error / scale if scale > 0 else error
 
 
-def probe(main: Any, fine: Any, halves: Any) -> Probe:
+def probe(main: Any, fine: Any, halves: Any, lazy: Any) -> Probe:
     """The biases that three coupled means over the same stretch show."""
 
     def of(name: str) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
@@ -211,7 +222,8 @@ def probe(main: Any, fine: Any, halves: Any) -> Probe:
         return tuple(4 / 3 * (a - b) for a, b, _ in trios), tuple(c - a for a, _, c in trios)
 
     kernels, duals = of("kernels"), of("duals")
-    return Probe((kernels[0], duals[0]), (kernels[1], duals[1]))
+    shadow = tuple(half - whole for whole, half in zip(lazy.kernels, lazy.halves, strict=True))
+    return Probe((kernels[0], duals[0]), (kernels[1], duals[1]), shadow)
 
 
 def _control(series: np.ndarray, shadow: np.ndarray) -> float:

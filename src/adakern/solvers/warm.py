@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from adakern import floors, inputs, linalg
+from adakern import floors, inputs
 from adakern.limits.base import Limit
 
 
@@ -39,7 +39,7 @@ def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: in
     old = init.X[points.first]
     draws = [_choose(np.asarray(draw, np.float64), particles, rng) for draw in init.draws]
     old_kernel = inputs.input_kernel(init.limit.network, old) / init.limit.decays[0]
-    old_root = np.asarray(linalg.root(jnp.asarray(old_kernel))[0], np.float64)
+    old_root = _input_root(old_kernel, draws[0].shape[1])
     new_root = np.asarray(root, np.float64)
     if old.shape == X.shape and np.array_equal(old, X):
         # The same points: white coordinates stay what they are, but for the choice of the input kernel's root.
@@ -60,6 +60,14 @@ def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: in
             features = np.asarray(activation(jnp.asarray(np.concatenate([fields, new], axis=1))), np.float64)
             kernel = features.T @ features / len(features) / limit.decays[layer + 1]
     return result
+
+
+def _input_root(kernel: np.ndarray, rank: int) -> np.ndarray:
+    """The root that draws of this rank refer to, in whatever precision they were made."""
+    values, vectors = np.linalg.eigh(kernel)
+    values, vectors = values[-rank:], vectors[:, -rank:]
+    largest = np.take_along_axis(vectors, np.argmax(np.abs(vectors), axis=0)[None, :], axis=0)
+    return vectors * np.where(largest < 0, -1.0, 1.0) * np.sqrt(np.maximum(values, 0.0))[None, :]
 
 
 def _choose(draw: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
