@@ -206,9 +206,12 @@ def _condition(
     cross: Array,
     own: Array,
 ) -> tuple[Array, Array]:
-    """One layer: covariances of the fields with new points in, kernels of the features out, for each group."""
+    """One layer: covariances of the fields with new points in, kernels of the features out, for each group.
 
-    def group(draw: Array, feature: Array, covariance: Array, variance: Array) -> tuple[Array, Array]:
+    One control serves all groups, from all draws: made of few, it would be biased.
+    """
+
+    def group(draw: Array, feature: Array, covariance: Array, variance: Array) -> tuple[Array, Array, Array]:
         if first:  # orthogonal columns, possibly fewer than points: the pseudo-inverse is a scaled transpose
             lengths = jnp.sum(root * root, axis=0)[None, :]  # zero for inputs that are all zero
             weights = covariance @ (root / jnp.where(lengths > 0, lengths, 1.0))
@@ -217,14 +220,15 @@ def _condition(
         spread = jnp.sqrt(jnp.maximum(variance - jnp.sum(weights**2, axis=1), 0.0))
         centre = jnp.matmul(weights, draw.T, precision="highest")
         mean, square = _conditional(activation, centre, spread)
-        square = jnp.mean(square, axis=1)
         kernel = jnp.matmul(mean, feature, precision="highest") / draw.shape[0]
-        drawn = _gram(feature)
-        control = jnp.linalg.solve(drawn + ridge * jnp.eye(len(drawn), dtype=drawn.dtype), kernel.T).T
-        shift = control @ (average - drawn)
-        return kernel + shift, square + jnp.sum(shift * control, axis=1)
+        return kernel, jnp.mean(square, axis=1), _gram(feature)
 
     count = draws.shape[0]
     covariance = jnp.broadcast_to(cross, (count, *cross.shape[1:]))
     variance = jnp.broadcast_to(own, (count, *own.shape[1:]))
-    return jax.lax.map(lambda part: group(*part), (draws, features, covariance, variance))
+    parts = (draws, features, covariance, variance)
+    kernels, squares, drawn = jax.lax.map(lambda part: group(*part), parts)
+    matrix = jnp.mean(drawn, axis=0) + ridge * jnp.eye(drawn.shape[1], dtype=drawn.dtype)
+    control = jnp.linalg.solve(matrix, jnp.mean(kernels, axis=0).T).T
+    shift = jnp.matmul(control[None], average[None] - drawn, precision="highest")
+    return kernels + shift, squares + jnp.sum(shift * control[None], axis=2)

@@ -33,6 +33,8 @@ class Audit(NamedTuple):
 
     Attributes:
         residual: the largest of `parts`; infinite where a layer's law cannot be normalised or was not reached.
+        doubt: the same, with the solver's own neurons' word for a kernel where they, moved on at the frozen tilt, agree with it better. A tilt that is known to a
+            per cent can move a nearly critical law by ten; only what neither sample bears out speaks against an answer.
         parts: "readout", "top_dual"; "kernels" with one number per layer; "duals" with one per layer below the last.
         noise: Monte-Carlo standard errors of the sampled parts: what right kernels and duals would show.
         free_energy: $F$ at the saddle; `free_energy_error` is its Monte-Carlo standard error.
@@ -43,6 +45,7 @@ class Audit(NamedTuple):
     """
 
     residual: float
+    doubt: float
     parts: dict[str, float | list[float]]
     noise: dict[str, list[float]]
     free_energy: float
@@ -111,6 +114,7 @@ def audit(
     off_kernels, off_duals, noise_kernels, noise_duals = [], [], [], []
     laws: list[Law] = []
     phases: list[int] = []
+    kept: dict[int, float] = {}
     root = jnp.asarray(input_root)
     for layer in range(depth):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0xA0D17), layer)  # no solver's stream
@@ -123,6 +127,7 @@ def audit(
         suspect = not tempered <= SUSPECT + 4 * _off(law, law.moment_error, kernel) or missed
         if draws and suspect:
             again = sample(activation, root, collapsed, key, groups=groups, particles=particles, start=draws[layer])
+            kept[layer] = _off(again._replace(status=""), again.moment - kernel, kernel)
             if _phase(law, again, kernel):
                 law = again._replace(log_z=np.nan, log_z_error=np.inf, status="")
                 phases.append(layer + 1)
@@ -143,7 +148,9 @@ def audit(
     data = beta * richness**2 * float(jnp.sum(loss.value(targets, outputs)))
     data += 0.5 * richness**2 / top * float(np.sum(v * (kernels[-1] @ v)))
     traces = sum(float(np.sum(kernel * dual)) for kernel, dual in zip(kernels, duals, strict=True))
+    milder = [min(value, kept.get(layer, np.inf)) for layer, value in enumerate(off_kernels)]
     return Audit(
+        doubt=max(_finite(part) for part in (parts["readout"], parts["top_dual"], *milder, *off_duals)),
         residual=max(_finite(part) for part in (parts["readout"], parts["top_dual"], *off_kernels, *off_duals)),
         parts=parts,
         noise={"kernels": noise_kernels, "duals": noise_duals},
