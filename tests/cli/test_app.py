@@ -11,7 +11,7 @@ import adakern as ak
 from adakern.cli import app
 from adakern.cli.output import plain
 
-COMMANDS = ["demo", "fit", "predict", "info", "bench lazy", "bench networks", "bench truth"]
+COMMANDS = ["demo", "fit", "predict", "info", "bench lazy", "bench networks", "bench truth", "bench adaptive"]
 
 
 def test_alone_it_shows_help(adakern):
