@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test lint docs bench truth adaptive clean
+.PHONY: help demo test test-long lint docs bench truth adaptive clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -23,6 +23,9 @@ $(DOCS_STAMP): requirements-docs.txt $(STAMP)
 
 demo: $(STAMP) ## the predictors side by side on handwritten digits: a table and a picture
 	$(BIN)/adakern demo
+
+test-long: $(STAMP) ## the rest of scikit-learn's checks of the sampled limit
+	ADAKERN_LONG=1 OPENBLAS_NUM_THREADS=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/jax $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_estimators.py
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .
