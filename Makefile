@@ -24,8 +24,8 @@ $(DOCS_STAMP): requirements-docs.txt $(STAMP)
 demo: $(STAMP) ## the predictors side by side on handwritten digits: a table and a picture
 	$(BIN)/adakern demo
 
-test-long: $(STAMP) ## the rest of scikit-learn's checks of the sampled limit
-	ADAKERN_LONG=1 OPENBLAS_NUM_THREADS=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/jax $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_estimators.py
+test-long: $(STAMP) ## every test, those too that make test leaves out for their compilations
+	ADAKERN_LONG=1 OPENBLAS_NUM_THREADS=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/jax $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

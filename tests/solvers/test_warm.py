@@ -1,5 +1,7 @@
 """Warm starts and paths change the way, not the answer; neither does the order of points or a rotation of inputs."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,7 @@ def test_from_more_particles_and_to_more(find, cold, apart):
     assert apart(find(init=few), cold) < 2
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_two_layers_from_fewer_points(points, find, apart):
     X, y = points
     deep = ak.ANBK(ak.MLP(2, "tanh"))
