@@ -25,7 +25,7 @@ demo: $(STAMP) ## the predictors side by side on handwritten digits: a table and
 	$(BIN)/adakern demo
 
 test-long: $(STAMP) ## every test, those too that make test leaves out for their compilations
-	ADAKERN_LONG=1 OPENBLAS_NUM_THREADS=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/jax $(BIN)/python -m pytest -n 2 --dist worksteal -q
+	ADAKERN_LONG=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .
@@ -33,7 +33,7 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 test: $(STAMP) lint ## lint, then every test
-	OPENBLAS_NUM_THREADS=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/jax $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
 
 docs: $(DOCS_STAMP) ## the documentation as HTML, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
