@@ -5,7 +5,9 @@ The import hook has to be in place before the library's first import, which is w
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -22,6 +24,17 @@ if not any(name in sys.modules for name in CHECKED):
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 FIXTURES = Path(__file__).parent / "fixtures"
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 20_000  # a Linux process may have 65 530
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget() -> Iterator[None]:
+    """Every compiled function keeps several memory maps, and the compiler crashes where a process may have no more of them."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ scipy's and jax's own Cholesky and eigendecomposition do the work; what is added
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -88,3 +89,12 @@ def cholesky_root(kernel: Float[Array, "p p"]) -> Float[Array, "p p"]:
     size = kernel.shape[0]
     floor = floors.JITTER[str(kernel.dtype)] * jnp.trace(kernel) / size + jnp.finfo(kernel.dtype).tiny
     return jnp.linalg.cholesky(kernel + floor * jnp.eye(size, dtype=kernel.dtype))
+
+
+def each(function: Callable[..., Any], *stacks: Array) -> Any:
+    """`function` of every member of the stacks (along their first axis), one after the other: the `vmap` for what factorises matrices.
+
+    On a CPU, LAPACK calls that JAX has batched hand their matrices to the threads they themselves run on, and wait. As many of them at once as
+    there are threads wait for ever.
+    """
+    return jax.lax.map(lambda members: function(*members), stacks)

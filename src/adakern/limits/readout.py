@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from adakern import linalg
 from adakern.losses import Loss, Softmax, Squared
 
 Scalar = float | Float[Array, ""]
@@ -154,48 +155,46 @@ def _weights(loss: Loss, y: Array, s: Array, beta: Array) -> Array:
     return beta * loss.curvature(y, s)
 
 
-def _cholesky(matrices: Array, risky: Array) -> Array:
-    """Factors of (n, p, p); where β|K| leaves no digits and one fails, of the matrix plus its rounding (a shorter Newton step)."""
-    size, eps = matrices.shape[-1], jnp.finfo(matrices.dtype).eps
-    plain = jnp.linalg.cholesky(matrices)
+def _cholesky(matrix: Array) -> Array:
+    """A factor; where β|K| leaves no digits and it fails, of the matrix plus its rounding (a shorter Newton step)."""
+    size, eps = matrix.shape[-1], jnp.finfo(matrix.dtype).eps
+    plain = jnp.linalg.cholesky(matrix)
 
     def ridged() -> Array:
-        ridge = size * eps * jnp.max(jnp.diagonal(matrices, axis1=1, axis2=2), axis=1)[:, None, None]
-        fallback = jnp.linalg.cholesky(matrices + ridge * jnp.eye(size, dtype=matrices.dtype)[None, :, :])
-        return jnp.where(jnp.all(jnp.isfinite(plain), axis=(1, 2), keepdims=True), plain, fallback)
+        return jnp.linalg.cholesky(
+            matrix + size * eps * jnp.max(jnp.diagonal(matrix)) * jnp.eye(size, dtype=matrix.dtype)
+        )
 
-    return jax.lax.cond(risky, ridged, lambda: plain)
+    return jax.lax.cond(jnp.isfinite(plain[-1, -1]), lambda: plain, ridged)
 
 
 def _operator(loss: Loss, K: Array, weights: Array, beta: Array) -> Callable[[Array], Array]:
     r"""$t\mapsto(K+W^{-1})^{-1}t=(I+WK)^{-1}Wt$, a symmetric operator on (points, outputs) that exists also where $W$ or $K$ is singular."""
-    size, dtype = K.shape[0], K.dtype
+    eye = jnp.eye(K.shape[0], dtype=K.dtype)
+    root = jnp.sqrt(weights.T + jnp.finfo(K.dtype).tiny)
+
+    def factorised(row: Array) -> Array:
+        return _cholesky(row[:, None] * K * row[None, :] + eye)
+
     if isinstance(loss, Squared):  # the same matrix for every output
-        weights = weights[:, :1]
-    root = jnp.sqrt(weights.T + jnp.finfo(dtype).tiny)
-    eye = jnp.eye(size, dtype=dtype)[None, :, :]
-    # One answer for all outputs, so that `vmap` keeps the branch
-    risky = size * jnp.finfo(dtype).eps * beta * jnp.trace(K) > 0.1
-    factor = _cholesky(root[:, :, None] * K[None, :, :] * root[:, None, :] + eye, risky)
+        same, lower = root[:1].T, factorised(root[0])
+        return lambda t: same * cho_solve((lower, True), same * t)
+    factor = linalg.each(factorised, root)
     if isinstance(loss, Softmax):
-        return _coupled(factor, root, risky)
+        return _coupled(factor, root)
 
     def apply(t: Array) -> Array:
-        if isinstance(loss, Squared):
-            return root.T * cho_solve((factor[0], True), root.T * t)
-        columns = jax.vmap(lambda low, b: cho_solve((low, True), b), in_axes=(0, 1), out_axes=1)
-        return root.T * columns(factor, root.T * t)
+        return root.T * linalg.each(lambda low, b: cho_solve((low, True), b), factor, (root.T * t).T).T
 
     return apply
 
 
-def _coupled(factor: Array, root: Array, risky: Array) -> Callable[[Array], Array]:
+def _coupled(factor: Array, root: Array) -> Callable[[Array], Array]:
     r"""Softmax: $E-E1(1^\top E1)^{-1}1^\top E$, with $E_c=(K+D_c^{-1})^{-1}$, $D=\beta p$, and 1 the sum over outputs."""
-    size, dtype = root.shape[1], root.dtype
-    white = solve_triangular(factor, root[:, :, None] * jnp.eye(size, dtype=dtype)[None, :, :], lower=True)
+    white = linalg.each(lambda low, row: solve_triangular(low, jnp.diag(row), lower=True), factor, root)
     blocks = jnp.einsum("cij,cik->cjk", white, white, precision="highest")
     total = jnp.sum(blocks, axis=0)
-    lower = _cholesky(total[None, :, :], risky)[0]
+    lower = _cholesky(total)
 
     def apply(t: Array) -> Array:
         e = jnp.einsum("cij,jc->ic", blocks, t, precision="highest")
@@ -238,8 +237,8 @@ def _solve(loss: Loss, K: Array, y: Array, beta: Array, start: Array) -> Readout
             v, steps = _newton(loss, K, target[:, None], beta, begin[:, None])
             return v[:, 0], steps
 
-        v, each = jax.vmap(column, in_axes=1, out_axes=(1, 0))(y, start)
-        steps = jnp.max(each)
+        rows, each = linalg.each(column, y.T, start.T)
+        v, steps = rows.T, jnp.max(each)
     residual = _relative(beta * _error(loss, y, _dot(K, v)) - v, v, y, beta)
     return Readout(v, steps, residual)
 

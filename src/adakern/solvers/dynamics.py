@@ -112,7 +112,7 @@ def _recursion(
         if layer == 0:
             kernel, fourth = jax.vmap(lambda part: _gram(model, part, data.root))(epsilon)
         else:
-            roots = jax.vmap(linalg.cholesky_root)(kernels[-1] / data.decays[layer])
+            roots = linalg.each(linalg.cholesky_root, kernels[-1] / data.decays[layer])
             kernel, fourth = jax.vmap(lambda part, root: _gram(model, part, root))(epsilon, roots)
         mean = jnp.broadcast_to(jnp.mean(kernel, axis=0, keepdims=True), kernel.shape)
         kernel = jnp.where(joint, mean, kernel)
@@ -147,7 +147,7 @@ def _pull(model: Model, data: Data, positions: Layers, v: Array, joint: Array) -
 
     def potential(positions: Layers, shifts: Layers) -> tuple[Array, tuple[Layers, Array, Array]]:
         kernels, fourths = _recursion(model, data, positions, shifts, joint)
-        values, new = jax.vmap(lambda kernel, start: _energy(model, data, kernel, start))(kernels[-1], v)
+        values, new = linalg.each(lambda kernel, start: _energy(model, data, kernel, start), kernels[-1], v)
         means = tuple(jnp.mean(kernel, axis=0) for kernel in kernels)
         tiny = jnp.finfo(v.dtype).tiny
         tails = jnp.stack([q / (jnp.trace(k) ** 2 + tiny) for q, k in zip(fourths, means, strict=True)])
