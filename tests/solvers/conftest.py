@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import integrate, optimize
 
 import adakern as ak
 
@@ -46,3 +47,24 @@ def apart():
         return max(distances)
 
     return apart
+
+
+@pytest.fixture(scope="session")
+def one_point():
+    """Exact aNBK of one point, L = 1, tanh: Φ by a scalar fixed point, and the distribution of h by quadrature."""
+
+    def exact(richness, beta, variance, target=1.0):
+        def density(h, v):
+            return np.exp(-(h**2) / (2 * variance) + 0.5 * richness**2 * v**2 * np.tanh(h) ** 2)
+
+        def second(v):
+            norm = integrate.quad(density, -12, 12, args=(v,))[0]
+            return integrate.quad(lambda h: np.tanh(h) ** 2 * density(h, v), -12, 12)[0] / norm
+
+        kernel = optimize.brentq(lambda k: second(target / (1 / beta + k)) - k, 1e-3, 1.0)
+        v = target / (1 / beta + kernel)
+        grid = np.linspace(-12, 12, 4001)
+        cumulative = integrate.cumulative_trapezoid(density(grid, v), grid, initial=0)
+        return kernel, lambda h: np.interp(h, grid, cumulative / cumulative[-1])
+
+    return exact

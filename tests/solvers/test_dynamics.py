@@ -8,7 +8,7 @@ import pytest
 
 from adakern import activations, losses
 from adakern.precision import scope
-from adakern.solvers import clock, dynamics, particles
+from adakern.solvers import answering, clock, dynamics
 
 OPERAND = re.compile(r"@lapack_\w+\(.*?: \((tensor<[^>]*>)")
 
@@ -31,7 +31,7 @@ def test_no_matrices_are_factorised_in_batches(points, loss):
         texts = [
             dynamics.advance.lower(model, data, stack, shadow, yes, yes, *numbers).as_text(),
             dynamics.stiffness.lower(model, data, stack).as_text(),
-            particles._respond.lower(model, data, jnp.eye(8), jnp.ones((4, 8, 8))).as_text(),
+            answering._respond.lower(model, data, jnp.eye(8), jnp.ones((4, 8, 8))).as_text(),
         ]
     for text in texts:
         operands = OPERAND.findall(text)

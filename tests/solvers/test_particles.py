@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize, stats
+from scipy import optimize, stats
 
 import adakern as ak
 from adakern import averages
@@ -40,24 +40,7 @@ def test_deep_linear_overlaps(depth):
         assert abs(measured.mean() - growth ** (layer + 1)) < 4 * error + 0.005 * growth ** (layer + 1)
 
 
-def one_point(richness, beta, variance, target=1.0):
-    """Exact aNBK of one point, L = 1, tanh: the density of h by quadrature, Φ by a scalar fixed point."""
-
-    def density(h, v):
-        return np.exp(-(h**2) / (2 * variance) + 0.5 * richness**2 * v**2 * np.tanh(h) ** 2)
-
-    def second(v):
-        norm = integrate.quad(density, -12, 12, args=(v,))[0]
-        return integrate.quad(lambda h: np.tanh(h) ** 2 * density(h, v), -12, 12)[0] / norm
-
-    kernel = optimize.brentq(lambda k: second(target / (1 / beta + k)) - k, 1e-3, 1.0)
-    v = target / (1 / beta + kernel)
-    grid = np.linspace(-12, 12, 4001)
-    cumulative = integrate.cumulative_trapezoid(density(grid, v), grid, initial=0)
-    return kernel, lambda h: np.interp(h, grid, cumulative / cumulative[-1])
-
-
-def test_one_point_has_the_exact_law():
+def test_one_point_has_the_exact_law(one_point):
     X = np.array([[1.0, -0.5]])
     variance = float(X[0] @ X[0] / 2)
     exact, cdf = one_point(2.0, 10.0, variance)
@@ -80,14 +63,14 @@ def test_richness_zero_is_exactly_lazy():
     assert all(not dual.any() for dual in rich.duals)
 
 
-def test_small_richness_is_lazy_within_its_error():
-    X, y, X_test, _ = ak.datasets.mnist(n_train=20, n_test=50)
-    lazy = ak.solve(ak.NNGPK(ak.MLP(1, "erf")), X, y)
-    rich = ak.solve(ak.ANBK(ak.MLP(1, "erf"), richness=0.01), X, y, tolerance=0.01)
+def test_small_richness_is_lazy_within_its_error(find, points, rng):
+    rich = find(richness=0.01)
+    lazy = ak.solve(ak.NNGPK(ak.MLP(1, "tanh")), *points)
     size = np.linalg.norm(lazy.kernel)
     assert np.linalg.norm(rich.kernel - lazy.kernel) / size < 3 * np.linalg.norm(rich.kernel_errors[0]) / size
-    f, std = rich.predict(X_test, return_std=True)
-    assert np.mean(np.abs(f - lazy.predict(X_test)) < 4 * std + 1e-3) > 0.95
+    X_new = rng.normal(size=(50, 10))
+    f, std = rich.predict(X_new, return_std=True)
+    assert np.mean(np.abs(f - lazy.predict(X_new)) < 4 * std + 1e-3) > 0.95
 
 
 @pytest.mark.parametrize(
@@ -113,24 +96,22 @@ def test_wide_networks(name, depth, activation, richness):
     assert solution.residual < 0.15
 
 
-def test_label_sign_symmetry_and_seeds():
-    X, y, _, _ = ak.datasets.mnist(n_train=12, n_test=1)
-    limit = ak.ANBK(ak.MLP(1, "relu"), richness=1.0)
-    options = {"particles": 128, "tolerance": 0.3}
-    first, again = (ak.solve(limit, X, y, seed=3, **options) for _ in range(2))
-    mirrored, other = ak.solve(limit, X, -y, seed=3, **options), ak.solve(limit, X, y, seed=4, **options)
+def test_label_sign_symmetry_and_seeds(find, points):
+    X, y = points
+    first, again, other = find(), find(fresh=True), find(seed=4)
+    mirrored = ak.solve(ak.ANBK(ak.MLP(1, "tanh")), X, -y, particles=256, tolerance=0.03)
     np.testing.assert_array_equal(first.kernel, again.kernel)
     np.testing.assert_allclose(mirrored.fitted, -first.fitted, rtol=1e-9)
     assert np.abs(first.kernel - other.kernel).max() > 1e-4
 
 
-def test_duplicated_points_share_their_field():
-    X, y, X_test, _ = ak.datasets.mnist(n_train=10, n_test=5)
+def test_duplicated_points_share_their_field(points, rng):
+    X, y = points
     doubled, labels = np.concatenate([X, X[:3]]), np.concatenate([y, y[:3]])
     solution = ak.solve(ak.ANBK(ak.MLP(2, "relu")), doubled, labels, particles=512, tolerance=0.1)
-    np.testing.assert_array_equal(solution.kernel[10:], solution.kernel[:3])
-    assert np.isfinite(solution.predict(X_test)).all() and solution.residual < 0.2
-    assert solution.density(2, 12)[0].tolist() == solution.density(2, 2)[0].tolist()
+    np.testing.assert_array_equal(solution.kernel[8:], solution.kernel[:3])
+    assert np.isfinite(solution.predict(rng.normal(size=(5, 10)))).all() and solution.residual < 0.2
+    assert solution.density(2, 10)[0].tolist() == solution.density(2, 2)[0].tolist()
 
 
 def test_the_residual_sees_a_wrong_answer():
@@ -163,16 +144,11 @@ def test_the_residual_sees_a_wrong_answer():
         assert limit.residual(X, y[:, None], replace(answer, **prior)) > 0.1
 
 
-def test_an_impossible_tolerance_records():
-    X, y, _, _ = ak.datasets.mnist(n_train=8, n_test=1)
-    recorded = ak.solve(ak.ANBK(ak.MLP(1)), X, y, particles=16, tolerance=1e-6, steps=60, throw=False)
+def test_an_impossible_tolerance(find):
+    recorded = find(tolerance=1e-6, steps=60, throw=False)
     assert not recorded.converged and "NOT converged" in repr(recorded)
-
-
-def test_too_few_steps_are_named_where_the_audit_fails_too():
-    X, y, _, _ = ak.datasets.mnist(n_train=8, n_test=1)
-    with pytest.raises(ak.ConvergenceError, match="give more steps"):
-        ak.solve(ak.ANBK(ak.MLP(1)), X, y, particles=16, tolerance=1e-6, steps=60)
+    with pytest.raises(ak.ConvergenceError, match="give more steps"):  # where the audit fails too
+        find(tolerance=1e-6, steps=60)
 
 
 def test_several_outputs_and_float32_and_files(tmp_path):
@@ -190,10 +166,8 @@ def test_several_outputs_and_float32_and_files(tmp_path):
     assert loaded.limit == limit
 
 
-def test_float32_agrees_with_float64_within_error_bars():
-    X, y, _, _ = ak.datasets.mnist(n_train=20, n_test=1)
-    limit = ak.ANBK(ak.MLP(2, "tanh"), richness=1.0)
-    double, single = (ak.solve(limit, X, y, precision=p, tolerance=0.02) for p in ("float64", "float32"))
+def test_float32_agrees_with_float64_within_error_bars(find):
+    double, single = find(2), find(2, precision="float32")
     for a, b, e, g in zip(double.kernels, single.kernels, double.kernel_errors, single.kernel_errors, strict=True):
         assert np.linalg.norm(a - b) < 3 * np.hypot(np.linalg.norm(e), np.linalg.norm(g))
     # What is added to the diagonal before a layer's root is taken, relative to its mean.

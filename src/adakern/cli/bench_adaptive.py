@@ -30,10 +30,11 @@ _HEADERS = {
         "holds?",
     ),
     "known": ("setting", "measured", "error", "expected", "sigmas", "holds?"),
+    "range": ("setting", "seconds", "gradients", "step", "error", "residual", "holds?", "says"),
     "speed": ("setting", "first s", "solver s", "solver reached", "other s", "other reached", "ratio", "note"),
 }
 _WIDE = ("P", "N", "theory s", "network s", "bar", "first s", "solver reached", "other reached")  # for the page alone
-_TEXT = ("setting", "bar", "holds?", "solver reached", "other reached", "note")  # columns aligned to the left
+_TEXT = ("setting", "bar", "holds?", "solver reached", "other reached", "note", "says")  # columns aligned to the left
 
 
 def run(
@@ -161,6 +162,10 @@ def _cells(row: dict[str, Any], table: str) -> tuple[str, ...]:
         sigmas = f"{row['sigmas']:.1f}" if known and row["sigmas"] is not None else ""
         expected = f"{row['expected']:.5g}" if known else ""
         return row["setting"], f"{row['measured']:.5g}", f"{error:.2g}", expected, sigmas, holds
+    if table == "range":
+        numbers = (row["step"], row["error"], row["residual"])
+        told = ("" if value is None else f"{value:.2g}" for value in numbers)
+        return row["setting"], f"{row['seconds']:.0f}", str(row["gradients"]), *told, holds, row["said"]
     if table == "speed":
         ratio = ("> " if row["bound"] else "") + f"{row['ratio']:.3g}"
         seconds = (

@@ -7,7 +7,7 @@ temperature compiles once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,9 @@ from adakern import linalg
 from adakern.activations import Activation
 from adakern.limits import readout
 from adakern.losses import Loss
+
+_MOST_PRODUCTS = 20  # of the Hessian, for its largest eigenvalue to 1 %
+_ENOUGH = 8  # particles of a part, for every point
 
 Layers = tuple[Array, ...]
 Seed = int | tuple[int, ...]
@@ -47,20 +50,24 @@ class Data(NamedTuple):
     hold: Array  # 1 while that v is held, 0 when v follows the kernel
 
 
-MAIN, FINE, HALVES = range(3)  # the systems of a `Stack`
-ALONE, COUPLED = 1, 4  # force evaluations of a step: of the main system alone; of all three, the fine one twice
+MAIN, PARTS, COARSE = range(3)  # the systems of a `Stack`
+ALONE, COUPLED = (
+    1.0,
+    2.5,
+)  # force evaluations of a step: of the main system alone; of all three, of which the coarse one takes every other
 
 
 class Stack(NamedTuple):
-    """Three systems driven by the same noise, so that their differences stand out of it: main, fine (steps of half the length), halves.
+    """Three systems driven by the same noise, so that their differences stand out of it: main, parts, coarse (steps of twice the length).
 
-    Positions and momenta are (3, 2, particles / 2, rank). Of main and fine both halves share one mean field; in the third each half has its own.
+    Positions and momenta are (3, parts, particles / parts, rank). In the second system each part of the particles has a mean field of its own; in
+    the others all share one.
     """
 
     positions: Layers
     momenta: Layers  # half a step behind the positions
     pulls: Layers  # forces of the data at the latest positions
-    v: Array  # (3, 2, P, C): where Newton's method for the next readout begins
+    v: Array  # (3, parts, P, C): where Newton's method for the next readout begins
 
 
 class Shadow(NamedTuple):
@@ -102,7 +109,7 @@ def _gram(model: Model, epsilon: Array, root: Array) -> tuple[Array, Array]:
 def _recursion(
     model: Model, data: Data, positions: Layers, shifts: Layers, joint: Array
 ) -> tuple[Layers, tuple[Array, ...]]:
-    """Φ¹ → … → Φ^L over distinct points for two groups of particles, (2, particles, rank) a layer, that share one mean field where `joint`.
+    """Φ¹ → … → Φ^L over distinct points for parts of the particles, (parts, particles, rank) a layer, that share one mean field where `joint`.
 
     `shifts` are added to the kernels on the way. Returns fourth moments beside the kernels.
     """
@@ -112,13 +119,23 @@ def _recursion(
         if layer == 0:
             kernel, fourth = jax.vmap(lambda part: _gram(model, part, data.root))(epsilon)
         else:
-            roots = linalg.each(linalg.cholesky_root, kernels[-1] / data.decays[layer])
+            roots = _of_parts(joint, linalg.cholesky_root, kernels[-1] / data.decays[layer])
             kernel, fourth = jax.vmap(lambda part, root: _gram(model, part, root))(epsilon, roots)
         mean = jnp.broadcast_to(jnp.mean(kernel, axis=0, keepdims=True), kernel.shape)
         kernel = jnp.where(joint, mean, kernel)
         kernels.append(kernel + shifts[layer][None] if layer < len(shifts) else kernel)
         fourths.append(jnp.mean(fourth))
     return tuple(kernels), tuple(fourths)
+
+
+def _of_parts(joint: Array, function: Callable[..., Any], *stacks: Array) -> Any:
+    """`function` of what every part has, or where all have the same, of the first part's."""
+
+    def once(*stacks: Array) -> Any:
+        result = function(*(stack[0] for stack in stacks))
+        return jax.tree.map(lambda value: jnp.broadcast_to(value[None], (len(stacks[0]), *value.shape)), result)
+
+    return jax.lax.cond(joint, once, lambda *stacks: linalg.each(function, *stacks), *stacks)
 
 
 def _energy(model: Model, data: Data, kernel: Array, v: Array) -> tuple[Array, Array]:
@@ -141,13 +158,13 @@ class _Pull(NamedTuple):
 
 
 def _pull(model: Model, data: Data, positions: Layers, v: Array, joint: Array) -> _Pull:
-    r"""$-\partial/\partial\varepsilon$ of $\frac12|\varepsilon|^2+B\,E$, and on the way $E$, the kernels and $\hat\Phi^\ell=2\,dE/d\Phi^\ell$, $\ell<L$, as means over both groups."""
+    r"""$-\partial/\partial\varepsilon$ of $\frac12|\varepsilon|^2+B\,E$, and on the way $E$, the kernels and $\hat\Phi^\ell=2\,dE/d\Phi^\ell$, $\ell<L$, as means over the parts."""
     size = data.root.shape[0]
     shifts = tuple(jnp.zeros((size, size), data.root.dtype) for _ in positions[:-1])
 
     def potential(positions: Layers, shifts: Layers) -> tuple[Array, tuple[Layers, Array, Array]]:
         kernels, fourths = _recursion(model, data, positions, shifts, joint)
-        values, new = linalg.each(lambda kernel, start: _energy(model, data, kernel, start), kernels[-1], v)
+        values, new = _of_parts(joint, lambda kernel, start: _energy(model, data, kernel, start), kernels[-1], v)
         means = tuple(jnp.mean(kernel, axis=0) for kernel in kernels)
         tiny = jnp.finfo(v.dtype).tiny
         tails = jnp.stack([q / (jnp.trace(k) ** 2 + tiny) for q, k in zip(fourths, means, strict=True)])
@@ -156,7 +173,7 @@ def _pull(model: Model, data: Data, positions: Layers, v: Array, joint: Array) -
     (value, (kernels, new, tails)), (gradient, slopes) = jax.value_and_grad(potential, (0, 1), has_aux=True)(
         positions, shifts
     )
-    count = 2 * positions[0].shape[1]
+    count = positions[0].shape[0] * positions[0].shape[1]
     forces = tuple(-x - count * g for x, g in zip(positions, gradient, strict=True))
     return _Pull(forces, value, kernels, tuple(slope + slope.T for slope in slopes), tails, new)
 
@@ -196,20 +213,20 @@ def _damp(momenta: Array, noise: Array, step: Array, friction: Array) -> Array:
 
 
 class Lazy(NamedTuple):
-    """Kernels of the shadow, and of its two halves that do not see each other (their mean)."""
+    """Kernels of the shadow, and of its parts that do not see each other (their mean)."""
 
     kernels: Layers
-    halves: Layers
+    parts: Layers
 
 
-def _follow(model: Model, data: Data, shadow: Shadow, kicks: Layers, step: Array) -> tuple[Shadow, Lazy]:
+def _follow(model: Model, data: Data, shadow: Shadow, kicks: Layers, step: Array, parts: int) -> tuple[Shadow, Lazy]:
     """A step of the shadow: the same noise, no data."""
     positions, momenta = _drift(shadow.positions, shadow.momenta, kicks, step, jnp.ones((), step.dtype))
     momenta = [p - step * x for x, p in zip(positions, momenta, strict=True)]
-    halved = tuple(x.reshape(2, -1, x.shape[1]) for x in positions)
+    divided = tuple(x.reshape(parts, -1, x.shape[1]) for x in positions)
     both = []
-    for joint in (True, False) if len(halved) > 1 else (True,):  # a single layer's kernel is the mean of its halves'
-        kernels, _ = _recursion(model, data, halved, (), jnp.asarray(joint))
+    for joint in (True, False) if len(divided) > 1 else (True,):  # a single layer's kernel is the mean of its parts'
+        kernels, _ = _recursion(model, data, divided, (), jnp.asarray(joint))
         both.append(tuple(jnp.mean(kernel, axis=0) for kernel in kernels))
     return Shadow(tuple(positions), tuple(momenta)), Lazy(both[0], both[-1])
 
@@ -228,15 +245,22 @@ def shadow(data: Data, seed: Seed, particles: int, depth: int) -> Shadow:
     return Shadow(tuple(map(jnp.asarray, positions)), tuple(map(jnp.asarray, momenta)))
 
 
+def parts(particles: int, points: int) -> int:
+    """Into how many parts the particles are divided: the more, the less noise the bias that they show has, but each is to have enough of them."""
+    return 4 if particles >= 4 * _ENOUGH * points else 2
+
+
 def start(data: Data, seed: int, particles: int, depth: int, positions: Sequence[np.ndarray] | None = None) -> Stack:
     """Three equal systems with momenta at temperature one; positions from the prior unless they are given."""
     drawn, momenta = _prior(data, seed, particles, depth)
     places = drawn if positions is None else [np.asarray(x, drawn[0].dtype) for x in positions]
 
-    def thrice(array: np.ndarray) -> Array:
-        return jnp.asarray(np.stack([array.reshape(2, -1, array.shape[1])] * 3))
+    count = parts(particles, len(data.root))
 
-    v = jnp.zeros((3, 2, *data.y.shape), data.y.dtype)
+    def thrice(array: np.ndarray) -> Array:
+        return jnp.asarray(np.stack([array.reshape(count, -1, array.shape[1])] * 3))
+
+    v = jnp.zeros((3, count, *data.y.shape), data.y.dtype)
     still = tuple(map(jnp.zeros_like, map(thrice, places)))
     return Stack(tuple(map(thrice, places)), tuple(map(thrice, momenta)), still, v)
 
@@ -277,15 +301,21 @@ def stiffness(model: Model, data: Data, stack: Stack) -> Array:
     def norm(vector: Layers) -> Array:
         return jnp.sqrt(sum(jnp.sum(part * part) for part in vector))
 
-    def iterate(_: Any, carry: tuple[Layers, Array]) -> tuple[Layers, Array]:
-        image = product(carry[0])
+    def going(carry: tuple[Layers, Array, Array, Array]) -> Array:
+        _, size, before, count = carry
+        return (jnp.abs(size - before) > 0.01 * size) & (count < _MOST_PRODUCTS)
+
+    def iterate(carry: tuple[Layers, Array, Array, Array]) -> tuple[Layers, Array, Array, Array]:
+        vector, before, _, count = carry
+        image = product(vector)
         size = norm(image)
-        return tuple(part / size for part in image), size
+        return tuple(part / size for part in image), size, before, count + 1
 
     positions = tuple(x[MAIN] for x in stack.positions)
     # The recursion stretches the positions themselves, so they have a share in the stiff directions.
     unit = tuple(part / norm(positions) for part in positions)
-    return jax.lax.fori_loop(0, 20, iterate, (unit, jnp.asarray(1.0, unit[0].dtype)))[1]
+    zero = jnp.zeros((), unit[0].dtype)
+    return jax.lax.while_loop(going, iterate, (unit, zero + 1, zero, jnp.zeros((), int)))[1]
 
 
 def _normal(key: Array, like: Layers) -> Layers:
@@ -301,7 +331,7 @@ def advance(
     data: Data,
     stack: Stack,
     shadow: Shadow,
-    evaluations: Array,
+    coupled: Array,
     shadowed: Array,
     key: Array,
     step: Array,
@@ -309,34 +339,25 @@ def advance(
     glide: Array,
     count: Array,
 ) -> tuple[Stack, Shadow, Mean, Lazy]:
-    """`count` BAOAB steps of the main system (`evaluations` is `ALONE`) or of all three (`COUPLED`), and where `shadowed` of the shadow.
+    """`count` BAOAB steps of the main system, where `coupled` of all three (an even number), and where `shadowed` of the shadow.
 
     Returns means over the steps. The two half kicks between drifts use the same force and are made as one: a step costs one gradient.
-    The noise $z$ of a whole step and an independent $w$ are turned into those of its halves, which make $z$ up as the
-    Ornstein-Uhlenbeck process does.
+    Two steps' noises make up that of the coarse system as the Ornstein-Uhlenbeck process does.
     """
     depth, size = len(stack.positions), data.root.shape[0]
-    whole = jnp.sqrt(-jnp.expm1(-2 * friction * step))
-    early = jnp.exp(-0.5 * friction * step) * jnp.sqrt(-jnp.expm1(-friction * step)) / whole
-    late = jnp.sqrt(-jnp.expm1(-friction * step)) / whole
+    early = 1 / jnp.sqrt(1 + jnp.exp(2 * friction * step))  # = e^{-γh} √(1 - e^{-2γh}) / √(1 - e^{-4γh})
+    late = 1 / jnp.sqrt(1 + jnp.exp(-2 * friction * step))
 
     def one(index: Array, carry: Any) -> Any:
-        stack, shadow, sums, lazy = carry
-        now = jax.random.fold_in(key, index)
-        z = _normal(jax.random.fold_in(now, 0), shadow.positions)
-        w = jax.lax.cond(
-            evaluations > ALONE,
-            lambda: _normal(jax.random.fold_in(now, 1), shadow.positions),
-            lambda: tuple(map(jnp.zeros_like, z)),
-        )
+        stack, shadow, sums, lazy, before = carry
+        z = _normal(jax.random.fold_in(key, index), shadow.positions)
 
-        def evaluate(which: Array, carry: tuple[Stack, Mean]) -> tuple[Stack, Mean]:
+        def evaluate(system: Array, carry: tuple[Stack, Mean]) -> tuple[Stack, Mean]:
             stack, sums = carry
-            system = jnp.asarray([MAIN, HALVES, FINE, FINE])[which]
-            share = jnp.asarray([1.0, 1.0, 0.5, 0.5], step.dtype)[which]
-            mine = jnp.stack([jnp.ones_like(early), jnp.ones_like(early), early, late])[which]
-            other = jnp.stack([jnp.zeros_like(early), jnp.zeros_like(early), late, -early])[which]
-            kicks = tuple(mine * a + other * b for a, b in zip(z, w, strict=True))
+            doubled = system == COARSE
+            share = jnp.where(doubled, 2.0, 1.0).astype(step.dtype)
+            mine, other = jnp.where(doubled, late, 1.0), jnp.where(doubled, early, 0.0)
+            kicks = tuple(mine * a + other * b for a, b in zip(z, before, strict=True))
             positions, momenta = _drift(
                 tuple(x[system] for x in stack.positions),
                 tuple(p[system] for p in stack.momenta),
@@ -346,7 +367,7 @@ def advance(
                 tuple(g[system] for g in stack.pulls),
                 glide,
             )
-            pull = _pull(model, data, tuple(positions), stack.v[system], system != HALVES)
+            pull = _pull(model, data, tuple(positions), stack.v[system], system != PARTS)
             middle = [p + 0.5 * share * step * f for p, f in zip(momenta, pull.forces, strict=True)]
             temperature = sum(jnp.sum(p * p) for p in middle) / sum(p.size for p in middle)
             momenta = [p + 0.5 * share * step * f for p, f in zip(middle, pull.forces, strict=True)]
@@ -359,20 +380,23 @@ def advance(
             )
             return stack, jax.tree.map(lambda total, part: total.at[system].add(share * part), sums, here)
 
+        # The coarse system goes with every other step: the first of a pair leaves its noise for the second.
+        evaluations = jnp.where(coupled, PARTS + 1 + index % 2, MAIN + 1)
         stack, sums = jax.lax.fori_loop(0, evaluations, evaluate, (stack, sums))
 
         def follow(shadow: Shadow, lazy: Lazy) -> tuple[Shadow, Lazy]:
-            shadow, here = _follow(model, data, shadow, z, step)
+            shadow, here = _follow(model, data, shadow, z, step, stack.v.shape[1])
             return shadow, jax.tree.map(jnp.add, lazy, here)
 
         shadow, lazy = jax.lax.cond(shadowed, follow, lambda *same: same, shadow, lazy)
-        return stack, shadow, sums, lazy
+        return stack, shadow, sums, lazy, z
 
     layer, zero = jnp.zeros((size, size), data.root.dtype), jnp.zeros(3, data.root.dtype)
     three = jnp.zeros((3, size, size), data.root.dtype)
     tails = jnp.zeros((3, depth), data.root.dtype)
     empty = Mean((three,) * depth, (three,) * (depth - 1), tails, zero, zero)
-    stack, shadow, sums, lazy = jax.lax.fori_loop(
-        0, count, one, (stack, shadow, empty, Lazy((layer,) * depth, (layer,) * depth))
+    nothing = tuple(jnp.zeros(x.size, x.dtype) for x in shadow.positions)
+    stack, shadow, sums, lazy, _ = jax.lax.fori_loop(
+        0, count, one, (stack, shadow, empty, Lazy((layer,) * depth, (layer,) * depth), nothing)
     )
     return stack, shadow, *jax.tree.map(lambda value: value / count, (sums, lazy))

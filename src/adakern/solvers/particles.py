@@ -7,37 +7,34 @@ $$F=\sum_\ell\mathrm{KL}(q_\ell\,\|\,N(0,I))+E(\Phi^L),\qquad \Phi^\ell=\langle\
 
 downhill, with the gradient of $B\,E$ taken through the whole recursion by automatic differentiation, momenta of friction 1, and the BAOAB splitting.
 
-The solver burns in, then couples the system to three others by the same noise (half the step, half the particles, no data) to see its biases
+The solver burns in, then couples the system to three others by the same noise (twice the step, a part of the particles, no data) to see its biases
 and reduce its noise (`tally`), and averages until kernels and outputs are known to the tolerance.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from threadpoolctl import threadpool_limits
 
-from adakern import averages, floors, inputs, linalg, losses, memory
+from adakern import averages, inputs, linalg, losses, memory
 from adakern.checkpoints import Checkpoint, Content
 from adakern.errors import ConvergenceError
-from adakern.limits import readout
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Answer
 from adakern.progress import Progress
-from adakern.solvers import closed, dynamics, packing, tally, warm
-from adakern.solvers.clock import BOILING, CAREFUL, COURANT, DRAG, Clock, Progressed
-from adakern.solvers.dynamics import FINE, HALVES, MAIN, Data, Model, Shadow, Stack
-from adakern.solvers.tally import Batch, Estimate, Tally
+from adakern.solvers import answering, closed, dynamics, packing, tally, warm
+from adakern.solvers.answering import BURN_IN, GROUPS
+from adakern.solvers.clock import BOILING, CAREFUL, COURANT, DRAG, Clock
+from adakern.solvers.dynamics import COARSE, MAIN, PARTS, Data, Model
+from adakern.solvers.record import KINDS, Record
+from adakern.solvers.tally import Batch, Tally
 
-GROUPS = 8  # of particles, whose scatter is the error of predictions; also snapshots that are kept for predictions and densities
 _SHORT = 32  # steps of a stretch while burning in, after which the step is chosen anew
-_BURN_IN = 8.0  # least time before averaging; fields relax in time about 1
 _WATCHED = 8  # latest stretches in which nothing may drift
 _RECOVER = 1.5  # by which a shortened step grows again with every sound stretch of the burn-in
 _LOOK = 4  # stretches between looks at the stiffness, once the richness is reached
@@ -48,27 +45,6 @@ _SETTLE = 3  # stretches in which coupled systems part before they are compared
 _BRAKE = 5.0  # friction while that heats them
 _SHARE = 0.5  # of the tolerance that the corrections' own error may take up
 _THREADED = 512  # points from which a factorisation is worth several threads
-
-
-@dataclass(frozen=True)
-class Record:
-    """How far a solve is. Each stretch gives a new record, so that an interrupt finds the old one whole."""
-
-    stack: Stack
-    shadow: Shadow
-    tally: Tally
-    phase: str = "burn-in"  # then "couple", "settle", "average"
-    coupled: bool = False  # while the biases are measured
-    snapshots: tuple[tuple[np.ndarray, ...], ...] = ()
-    watched: tuple[tuple[float, ...], ...] = ()  # energy and tails of the latest stretches of the burn-in
-    ramp: float = 0.0  # share of the richness that the burn-in has reached; 0 before the first look at the stiffness
-    time: float = 0.0
-    held: float = 0.0  # time left for which the readout is held
-    friction: float = DRAG
-    settled: int = 0
-    finished: bool = False
-    trace: tuple[tuple[float, float], ...] = field(default=())  # (gradients, energy) along the way
-    clock: Progressed | None = None  # at the end of the stretch
 
 
 def solve(
@@ -99,7 +75,7 @@ def solve(
     size, depth = len(points.first), limit.network.depth
     item = np.dtype(precision).itemsize
     chunks = _chunks(particles, size, depth, item, budget)
-    unit = GROUPS * chunks  # halves, chunks and groups of particles are equal
+    unit = GROUPS * chunks  # parts, chunks and groups of particles are equal
     particles = -(-particles // unit) * unit
     memory.require(
         item * (16 * depth * particles * size + (4 * depth + 8) * len(X) ** 2)  # positions, momenta, noise
@@ -135,7 +111,7 @@ def solve(
                 advance(note, clock.done - before)
                 stretch()
         checkpoint.save(packing.pack(held[0]))  # until the answer is judged: what did not converge can go on from it
-        return _answer(limit, clock, points, y, work.at_least(held[0]), tolerance, report)
+        return answering.answer(limit, clock, points, work.at_least(held[0]), tolerance, report)
 
 
 def _chunks(particles: int, size: int, depth: int, item: int, budget: int) -> int:
@@ -203,7 +179,7 @@ class _Work:
         clock.look(mean)
         clock.factor = min(1.0, _RECOVER * clock.factor)
         time = record.time + (passed if record.friction == 1.0 and full else 0.0)
-        over = time >= _BURN_IN and len(watched) == _WATCHED and not self._drifts(np.array(watched))
+        over = time >= BURN_IN and len(watched) == _WATCHED and not self._drifts(np.array(watched))
         if over:
             clock.factor, clock.glide = 1.0, 1.0  # what the way down called for need not hold at its end
         record = replace(
@@ -232,7 +208,7 @@ class _Work:
         data = self._free
         kernel = jnp.asarray(self._init.kernels[-1])
         loss = self.clock.model.loss
-        v = _solve(loss, kernel, data.y, data.beta, data.decays[-1]).v
+        v = answering.readout_of(loss, kernel, data).v
         return data._replace(frozen=v, hold=jnp.ones((), data.root.dtype))
 
     def _couple(self, record: Record) -> Record:
@@ -248,8 +224,8 @@ class _Work:
         stack, shadow, mean, lazy = clock.stretch(
             record.stack, record.shadow, shadowed=True, coupled=record.coupled, friction=friction
         )
-        # Where few neurons carry a kernel, two halves of them are two different systems, and parting releases heat. What a long step heats,
-        # half of it does not.
+        # Where few neurons carry a kernel, parts of them are different systems, and parting releases heat. What a long step heats, twice as
+        # long a one does more.
         sound = clock.healthy(mean, record.coupled, hot=BOILING if settling else None)
         if not sound or (record.coupled and clock.heats(mean)):
             # What was averaged so far is not trusted either.
@@ -267,14 +243,15 @@ class _Work:
 
     def _add(self, record: Record, mean: Any, lazy: Any) -> tuple[Record, str]:
         """Count one more batch, and see whether that is enough."""
-        main, fine, halves = (
-            jax.tree.map(lambda part, which=which: part[which], mean) for which in (MAIN, FINE, HALVES)
+        main, parts, coarse = (
+            jax.tree.map(lambda part, which=which: part[which], mean) for which in (MAIN, PARTS, COARSE)
         )
         batch = Batch(main.kernels, main.duals, lazy.kernels, main.tails, main.energy, main.temperature)
         snapshots = (*record.snapshots, dynamics.neurons(record.stack))
         if len(snapshots) > 2 * GROUPS:
             snapshots = snapshots[::2]
-        counted = record.tally.add(batch, tally.probe(main, fine, halves, lazy) if record.coupled else None)
+        probe = tally.probe(main, parts, coarse, lazy, record.stack.v.shape[1]) if record.coupled else None
+        counted = record.tally.add(batch, probe)
         trace = (*record.trace, (float(self.clock.done), float(main.energy)))
         record = replace(record, tally=counted, snapshots=snapshots, trace=trace)
         note = f"averaging, step {self.clock.step:.3g}"
@@ -283,7 +260,7 @@ class _Work:
             if all(counted.probe_error(layer) <= allowed for layer in range(counted.depth)):
                 record = replace(record, coupled=False)
         if counted.due():
-            error = worst(self.clock, counted)
+            error = answering.worst(self.clock, counted)
             note = f"error {error:.2g}, step {self.clock.step:.3g}"
             if error <= self.tolerance:
                 if not counted.drifting(self.tolerance):
@@ -314,143 +291,8 @@ class _Work:
 
     def restore(self, content: Content) -> Record:
         """Where an earlier call left off; what had run out of steps goes on if there are more now."""
-        record: Record = packing.unpack(content, _KINDS)
+        record: Record = packing.unpack(content, KINDS)
         if record.clock is not None:
             self.clock.restore(record.clock)
         self.clock.data = self._free
         return self._out_of_time(replace(record, finished=False)) if record.finished else record
-
-
-_KINDS = {kind.__name__: kind for kind in (Record, Stack, Shadow, Tally, Batch, tally.Probe, Progressed)}
-
-
-_solve = jax.jit(readout.solve, static_argnums=0)
-
-
-def worst(clock: Clock, counted: Tally) -> float:
-    """The largest relative standard error: of a kernel, or of the outputs."""
-    estimates = [counted.kernel(layer) for layer in range(counted.depth)]
-    return max([tally.relative(estimate) for estimate in estimates] + [_output_error(clock, counted, estimates[-1])])
-
-
-def _output_error(clock: Clock, counted: Tally, top: Estimate) -> float:
-    """Relative standard error of the outputs s on the training inputs, to first order in the scatter of the top kernel."""
-    total, size = 0.0, 0.0
-    for scatter in counted.scatters():
-        padded = np.zeros((counted.most, *scatter.shape[1:]), clock.data.root.dtype)  # one shape, compiled once
-        padded[: len(scatter)] = scatter[-counted.most :]
-        s, changes = _respond(clock.model, clock.data, jnp.asarray(top.mean, padded.dtype), jnp.asarray(padded))
-        total += float(np.sum(tally.error(np.asarray(changes)[: len(scatter)]) ** 2))
-        size = float(np.linalg.norm(s))
-    return float(np.sqrt(total)) / size if size > 0 else 0.0
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _respond(model: Model, data: Data, kernel: Array, changes: Array) -> tuple[Array, Array]:
-    """The outputs, and how they answer to changes of the kernel."""
-
-    def outputs(kernel: Array) -> Array:
-        full, decay = kernel[data.member][:, data.member], data.decays[-1]
-        v = readout.readout(model.loss, full, data.y, data.beta, decay)
-        return jnp.matmul(full, v, precision="highest") / decay
-
-    s, respond = jax.linearize(outputs, kernel)
-    return s, jax.lax.map(respond, changes)
-
-
-def _answer(
-    limit: ANBK,
-    clock: Clock,
-    points: inputs.Distinct,
-    y: np.ndarray,
-    record: Record,
-    tolerance: float,
-    report: dict[str, Any],
-) -> Answer:
-    data, depth, counted = clock.data, limit.network.depth, record.tally
-    dtype = np.dtype(str(data.root.dtype))
-    estimates = [counted.kernel(layer) for layer in range(depth)]
-    duals = [counted.dual(layer) for layer in range(depth - 1)]
-    kernels = tuple(points.expand(estimate.mean).astype(dtype) for estimate in estimates)
-    inner = _solve(clock.model.loss, jnp.asarray(kernels[-1]), data.y, data.beta, data.decays[-1])
-    v = np.asarray(inner.v)
-    outputs = kernels[-1] @ v / limit.decays[-1]
-    top = -(limit.richness**2) / limit.decays[-1] * v @ v.T
-    snapshots = record.snapshots or (dynamics.neurons(record.stack),)
-    kept = snapshots[-GROUPS:]
-    # By particle, then by time: groups of particles are independent of each other, moments of a slow particle are not.
-    draws = tuple(
-        np.stack([s[layer] for s in kept], axis=1).reshape(-1, kept[0][layer].shape[1]) for layer in range(depth)
-    )
-    if record.phase != "average":  # a moment or two, not a sample: nothing is known of its error
-        estimates = [estimate._replace(error=np.full_like(estimate.error, np.inf)) for estimate in estimates]
-    output_error = _output_error(clock, counted, estimates[-1])
-    error = max([tally.relative(estimate) for estimate in estimates] + [output_error])
-    converged = bool(
-        counted.enough
-        and np.isfinite(error)
-        and error <= tolerance
-        and counted.temperature < clock.hot
-        and not counted.drifting(tolerance)
-    )
-    stats = {
-        "solver": "particles",
-        "particles": clock.particles,
-        "tolerance": tolerance,
-        "chunks": clock.model.chunks,
-        "steps": clock.done,
-        "batches": len(counted.batches),
-        "probes": len(counted.probes),
-        "step_size": clock.step,
-        "retries": clock.retries,
-        "temperature": counted.temperature,
-        "relative_error": error,
-        "output_error": output_error,
-        "autocorrelation_time": [estimate.time * counted.length for estimate in estimates],
-        "control": [estimate.control for estimate in estimates],
-        "bias": {
-            "step": [_ratio(estimate.step, estimate.mean) for estimate in estimates],
-            "particles": [_ratio(estimate.particles, estimate.mean) for estimate in estimates],
-        },
-        "energy": float(np.mean(counted.energies)),
-        "tails": [float(tail) for tail in np.mean([batch.tails for batch in counted.batches], axis=0)],
-        "newton": {"steps": int(inner.steps), "residual": float(inner.residual)},
-        "trace": [list(point) for point in record.trace[:: max(1, len(record.trace) // 200)]],  # gradients, energy
-        "groups": GROUPS,
-        "snapshots": len(kept),
-        "root": report,
-        "jitter": floors.JITTER[str(dtype)] if depth > 1 else 0.0,
-    }
-    return Answer(
-        kernels=kernels,
-        kernel=kernels[-1],
-        coefficients=(v / limit.decays[-1]).astype(dtype),
-        fitted=np.asarray(clock.model.loss.link(jnp.asarray(outputs, dtype))),
-        errors=(v / limit.beta).astype(dtype),
-        kernel_errors=tuple(points.expand(estimate.error).astype(dtype) for estimate in estimates),
-        duals=(*(points.spread(dual.mean).astype(dtype) for dual in duals), top.astype(dtype)),
-        draws=draws,
-        converged=converged,
-        status=_status(clock, record, error, tolerance, converged),
-        stats=stats,
-    )
-
-
-def _ratio(part: np.ndarray, whole: np.ndarray) -> float:
-    scale = float(np.linalg.norm(whole))
-    return float(np.linalg.norm(part)) / scale if scale > 0 else 0.0
-
-
-def _status(clock: Clock, record: Record, error: float, tolerance: float, converged: bool) -> str:
-    counted = record.tally
-    if converged:
-        return f"averaged {len(counted.batches)} batches; kernels and outputs known to {error:.2g} (asked: {tolerance:.2g})"
-    if record.phase == "burn-in":
-        return (
-            f"still burning in after {clock.done} gradients of step {clock.step:.2g}, time {record.time:.1f} of the least {_BURN_IN:g}; "
-            "give more steps, a smaller beta or richness, or start from a neighbour (init=, or path)"
-        )
-    return (
-        f"{clock.done} gradients (the last of step {clock.step:.2g}) gave {len(counted.batches)} batches of the least {tally.LEAST} and an error of "
-        f"{error:.2g} (asked: {tolerance:.2g}); give more steps, more particles, a larger tolerance, or a smaller richness"
-    )

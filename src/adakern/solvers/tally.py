@@ -3,8 +3,8 @@ r"""What the particle solver has measured so far: kernels, their errors, and the
 The time average of the particles' kernels is improved in three ways, each by systems that saw the same noise:
 
 * control variate: the lazy shadow has kernels $\Phi_s$ whose mean $\Phi_{lazy}$ is known, so $\Phi-\alpha(\Phi_s-\Phi_{lazy})$ has less noise;
-* step: BAOAB's bias falls as $h^2$, so $\frac43(\Phi_h-\Phi_{h/2})$ is it and is taken out;
-* particles: the bias of $B$ particles falls as $1/B$, so $\Phi_{B/2}-\Phi_B$ is it and is taken out.
+* step: BAOAB's bias falls as $h^2$, so $\frac13(\Phi_{2h}-\Phi_h)$ is it and is taken out;
+* particles: the bias of $B$ particles falls as $1/B$, so $(\Phi_{B/n}-\Phi_B)/(n-1)$ is it and is taken out.
 """
 
 from __future__ import annotations
@@ -214,15 +214,15 @@ def relative(estimate: Estimate) -> float:
     return error / scale if scale > 0 else error
 
 
-def probe(main: Any, fine: Any, halves: Any, lazy: Any) -> Probe:
-    """The biases that three coupled means over the same stretch show."""
+def probe(main: Any, parts: Any, coarse: Any, lazy: Any, count: int) -> Probe:
+    """The biases that three coupled means over the same stretch show; `count` is the number of parts."""
 
     def of(name: str) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-        trios = list(zip(getattr(main, name), getattr(fine, name), getattr(halves, name), strict=True))
-        return tuple(4 / 3 * (a - b) for a, b, _ in trios), tuple(c - a for a, _, c in trios)
+        trios = list(zip(getattr(main, name), getattr(parts, name), getattr(coarse, name), strict=True))
+        return tuple((c - a) / 3 for a, _, c in trios), tuple((b - a) / (count - 1) for a, b, _ in trios)
 
     kernels, duals = of("kernels"), of("duals")
-    shadow = tuple(half - whole for whole, half in zip(lazy.kernels, lazy.halves, strict=True))
+    shadow = tuple((part - whole) / (count - 1) for whole, part in zip(lazy.kernels, lazy.parts, strict=True))
     return Probe((kernels[0], duals[0]), (kernels[1], duals[1]), shadow)
 
 
