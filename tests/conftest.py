@@ -28,6 +28,11 @@ MAPS = Path("/proc/self/maps")
 MOST_MAPS = 20_000  # a Linux process may have 65 530
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that no worker is left alone with one."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget() -> Iterator[None]:
     """Every compiled function keeps several memory maps, and the compiler crashes where a process may have no more of them."""

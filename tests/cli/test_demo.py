@@ -11,6 +11,7 @@ from PIL import Image
 import adakern as ak
 
 
+@pytest.mark.slow
 def test_demo_writes_a_picture_and_true_numbers(tmp_path, monkeypatch, adakern):
     monkeypatch.chdir(tmp_path)
     result = adakern("demo --out d.png --n-train 10 --n-test 40 --particles 128 --width 64 --json")

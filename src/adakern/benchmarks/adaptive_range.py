@@ -71,9 +71,12 @@ def measure(problem: Problem) -> Iterator[dict[str, Any]]:
     except ConvergenceError as failure:
         solution, said = failure.result, str(failure)
     seconds = time.perf_counter() - began
-    gradients, step, error, residual = 0, np.nan, np.nan, np.nan
+    gradients: Any = 0
+    step: Any = np.nan
+    error: Any = np.nan
+    residual: Any = np.nan
     if solution is not None:
         gradients, step, error = (solution.stats[name] for name in ("steps", "step_size", "relative_error"))
         residual = solution.residual
-    known = (float(value) if np.isfinite(value) else None for value in (step, error, residual))
-    yield asdict(Outcome(problem.name, seconds, int(gradients), *known, said, None if said else True))
+    step, error, residual = (float(value) if np.isfinite(value) else None for value in (step, error, residual))
+    yield asdict(Outcome(problem.name, seconds, int(gradients), step, error, residual, said, None if said else True))

@@ -92,6 +92,7 @@ class ANBK(Limit):
                 "noise": found.noise,
                 "acceptance": found.acceptance,
                 "stages": found.stages,
+                "pulls": found.pulls,
             },
         }
         if found.status:

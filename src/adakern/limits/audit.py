@@ -19,12 +19,17 @@ import numpy as np
 
 from adakern import inputs, linalg
 from adakern.activations import Activation
+from adakern.limits import edge
 from adakern.limits.base import relative
 from adakern.limits.tempering import EDGE, Law, sample
 from adakern.losses import Loss
 
 SUSPECT = 0.05  # a kernel that tempering finds off by more than this, and by four of its errors, is looked at again
 MISSED = 0.25  # nats, or a tenth, by which ⟨U⟩ may be off what the kernel says it is
+BEYOND = (
+    "large neurons are pulled by {:.3g} of what their prior bears, at most 1 at infinite width, so that a few carry a share of the kernel which still grows with "
+    "their number; more particles bring it closer"
+)
 PHASES = "its law has a phase that tempering from the prior does not find, and the phases' weights rest on the solver's own dynamics"
 
 
@@ -41,6 +46,7 @@ class Audit(NamedTuple):
         log_z: $\ln Z_1..\ln Z_L$.
         acceptance: of the moves, per layer.
         stages: temperatures, per layer.
+        pulls: the largest tilt of a large neuron, per layer, see `edge`.
         status: which layers could not be sampled and why, or "".
     """
 
@@ -53,6 +59,7 @@ class Audit(NamedTuple):
     log_z: list[float]
     acceptance: list[float]
     stages: list[int]
+    pulls: list[float]
     status: str = ""
 
 
@@ -115,6 +122,7 @@ def audit(
     laws: list[Law] = []
     phases: list[int] = []
     kept: dict[int, float] = {}
+    pulls: list[float] = []
     root = jnp.asarray(input_root)
     for layer in range(depth):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0xA0D17), layer)  # no solver's stream
@@ -131,6 +139,8 @@ def audit(
             if _phase(law, again, kernel):
                 law = again._replace(log_z=np.nan, log_z_error=np.inf, status="")
                 phases.append(layer + 1)
+        own = draws[layer] if draws else np.zeros((0, root.shape[1]))
+        pulls.append(edge.pull(activation, root, collapsed, own, jax.random.fold_in(key, 1)))
         off_kernels.append(_off(law, law.moment - kernel, kernel))
         noise_kernels.append(_off(law, law.moment_error, kernel))
         if layer > 0:
@@ -159,9 +169,11 @@ def audit(
         log_z=[law.log_z for law in laws],
         acceptance=[law.acceptance for law in laws],
         stages=[law.stages for law in laws],
+        pulls=pulls,
         status="; ".join(
             [f"layer {i + 1}: {law.status}" for i, law in enumerate(laws) if law.status]
             + [f"layer {layer}: {PHASES}" for layer in phases]
+            + [f"layer {i + 1}: {BEYOND.format(pull)}" for i, pull in enumerate(pulls) if pull > 1]
         ),
     )
 

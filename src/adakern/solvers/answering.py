@@ -106,6 +106,7 @@ def answer(
         "batches": len(counted.batches),
         "probes": len(counted.probes),
         "step_size": clock.step,
+        "stiffness": clock.stiffness,
         "retries": clock.retries,
         "temperature": counted.temperature,
         "relative_error": error,

@@ -31,6 +31,7 @@ class Progressed(NamedTuple):
     step: float
     ticks: int  # stretches, each with a key of its own
     glide: float
+    stiffness: float
 
 
 class Clock:
@@ -40,7 +41,7 @@ class Clock:
         self.model, self.data, self.particles, self.seed = model, data, particles, seed
         self.most, self.done = steps, 0
         self.step, self.factor, self.retries, self.ticks = _LONGEST_STEP, 1.0, 0, 0
-        self.glide, self.unscaled = 1.0, _LONGEST_STEP
+        self.glide, self.unscaled, self.stiffness = 1.0, _LONGEST_STEP, 1.0
         self._key = jax.random.key(seed)
 
     @property
@@ -50,6 +51,7 @@ class Clock:
     def choose_step(self, stack: Stack, courant: float) -> None:
         stiffness = float(dynamics.stiffness(self.model, self.data, stack))
         if np.isfinite(stiffness) and stiffness > 0:
+            self.stiffness = stiffness
             self.unscaled = min(_LONGEST_STEP, courant / np.sqrt(stiffness))
         self.step = max(SHORTEST_STEP, float(self.factor * self.unscaled))
 
@@ -126,7 +128,7 @@ class Clock:
         self.glide = _GLIDE if float(jnp.max(mean.tails[MAIN])) > _UNEQUAL else 1.0
 
     def state(self) -> Progressed:
-        return Progressed(self.done, self.factor, self.retries, self.step, self.ticks, self.glide)
+        return Progressed(self.done, self.factor, self.retries, self.step, self.ticks, self.glide, self.stiffness)
 
     def restore(self, state: Progressed) -> None:
-        self.done, self.factor, self.retries, self.step, self.ticks, self.glide = state
+        self.done, self.factor, self.retries, self.step, self.ticks, self.glide, self.stiffness = state
