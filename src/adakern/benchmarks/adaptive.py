@@ -120,12 +120,15 @@ def compare(
     bars: Bars,
     particles: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one problem, solved and sampled; `particles` at full size, where the default is not enough."""
+    """Rows of one problem, solved and sampled; at full size with so many `particles`, and networks as wide, where the default is not enough."""
     X, y, X_test, _ = data(options.quick)
     net = MLP(depth, activation)  # type: ignore[arg-type]  # a name
     solver = options.solver(0.01, 0.005) | {"particles": None if options.quick else particles}
     theory = solve(ANBK(net, richness=richness, beta=BETA), X, y, **solver)
-    run = finite.langevin(net, X, y, richness=richness, beta=BETA, X_test=X_test, throw=False, **options.network(depth))
+    sizes = options.network(depth)
+    if particles is not None and not options.quick:
+        sizes["width"] = options.width or particles
+    run = finite.langevin(net, X, y, richness=richness, beta=BETA, X_test=X_test, throw=False, **sizes)
     predicted, doubt = theory.predict(X_test, return_std=True)
     notes = [f"{who}: {part.status}" for who, part in (("theory", theory), ("network", run)) if not part.converged]
     for layer in range(depth):
