@@ -31,6 +31,7 @@ _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a
 # change of the kernel along a stiff direction by k times as much, k the largest eigenvalue of the Hessian, and the kernel's error is about 1/√k
 # of its usual size there: the residual of a right answer is up to √k times its error.
 _SAMPLED_TOLERANCE = 0.1
+_MOST_ALLOWED = 0.3  # however stiff, and of the noise as well: a kernel that is half too large is not to pass
 
 
 def solve(
@@ -133,7 +134,11 @@ def path(limit: ANBK, X: Any, y: Any, richness: Iterable[float], **options: Any)
     for value in values:
         if solutions:
             options["init"] = solutions[-1]
-        solutions.append(solve(replace(limit, richness=value), X, y, **options))
+        try:
+            solutions.append(solve(replace(limit, richness=value), X, y, **options))
+        except ConvergenceError as failure:
+            found = (*solutions, *([] if failure.result is None else [failure.result]))
+            raise ConvergenceError(f"richness {value:g}: {failure}", found) from failure
     return tuple(solutions)
 
 
@@ -192,6 +197,8 @@ class _Work:
             return self._lazy(limit)
         if self.solver == "minmax":
             kernels = self.init.kernels
+            if self.init.X is not None and not np.array_equal(self.init.X, self.X):
+                raise ValueError("init must be a solution on X for solver='minmax', which takes its kernels alone")
             return minmax.solve(
                 limit,
                 self.X,
@@ -241,7 +248,7 @@ def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:
         if init.X.shape[1:] != X.shape[1:]:
             raise ValueError(f"init must have inputs of shape {X.shape[1:]} like X, but they have {init.X.shape[1:]}")
         if isinstance(init.limit, ANBK) and init.draws:
-            return Start(init.limit, init.X, init.kernels, init.draws)
+            return Start(init.limit, init.X, init.kernels, init.draws, int(init.stats.get("snapshots", 1)))
         return Start()  # a lazy solution's neurons are those of the prior
     kernels = getattr(init, "kernels", init)
     if not isinstance(kernels, (tuple, list)):
@@ -255,6 +262,8 @@ def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:
     for array in arrays:
         if not np.allclose(array, array.T, atol=1e-6 * np.abs(array).max()) or np.trace(array) <= 0:
             raise ValueError("init must hold symmetric kernels with a positive trace, but one of them is not")
+        if np.linalg.eigvalsh(array)[0] < -1e-4 * np.trace(array):
+            raise ValueError("init must hold positive semi-definite kernels, but one of them is not")
     if hasattr(init, "X") and not np.array_equal(init.X, X):
         raise ValueError("init must have been trained on X, but its inputs are others; only a Solution carries over")
     return Start(kernels=arrays)
@@ -264,7 +273,8 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
     """A closed form is converged if its equations hold; a sampler says so itself, and must not be contradicted by the audit."""
     if not answer.converged:
         return answer
-    doubt = float(findings.get("audit", {}).get("doubt", residual))
+    said = findings["audit"]["doubt"] if findings else residual
+    doubt = float("inf") if said is None else float(said)
     if not np.isfinite(doubt):
         reason = findings.get("audit", {}).get("status") or "the answer is not finite"
         return replace(
@@ -273,7 +283,10 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
     if answer.draws:
         noise = max([value for values in findings["audit"]["noise"].values() for value in values], default=0.0)
         own = float(answer.stats.get("relative_error", 0.0)) * np.sqrt(float(answer.stats.get("stiffness", 1.0)))
-        allowed = max(_SAMPLED_TOLERANCE, 3 * own) + 3 * noise
+        if 3 * noise > _MOST_ALLOWED:
+            status = f"the audit is too noisy to bear the answer out ({noise:.2g}); give a smaller beta or richness"
+            return replace(answer, converged=False, status=status)
+        allowed = min(_MOST_ALLOWED, max(_SAMPLED_TOLERANCE, 3 * own)) + 3 * noise
         if doubt <= allowed:
             remark = findings["audit"].get("status")
             return replace(answer, status=f"{answer.status}; {remark}") if remark else answer

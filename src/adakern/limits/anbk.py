@@ -88,11 +88,12 @@ class ANBK(Limit):
             "free_energy": found.free_energy if np.isfinite(found.free_energy) else None,
             "free_energy_error": found.free_energy_error if np.isfinite(found.free_energy_error) else None,
             "audit": {
+                "doubt": found.doubt if np.isfinite(found.doubt) else None,
                 "parts": found.parts,
                 "noise": found.noise,
                 "acceptance": found.acceptance,
                 "stages": found.stages,
-                "pulls": found.pulls,
+                "pulls": [pull if np.isfinite(pull) else None for pull in found.pulls],
             },
         }
         if found.status:

@@ -141,6 +141,9 @@ def audit(
                 phases.append(layer + 1)
         own = draws[layer] if draws else np.zeros((0, root.shape[1]))
         pulls.append(edge.pull(activation, root, collapsed, own, jax.random.fold_in(key, 1)))
+        if np.isinf(pulls[-1]):
+            law = law._replace(log_z=np.nan, log_z_error=np.inf, status=EDGE)
+            kept.pop(layer, None)
         off_kernels.append(_off(law, law.moment - kernel, kernel))
         noise_kernels.append(_off(law, law.moment_error, kernel))
         if layer > 0:
@@ -173,7 +176,11 @@ def audit(
         status="; ".join(
             [f"layer {i + 1}: {law.status}" for i, law in enumerate(laws) if law.status]
             + [f"layer {layer}: {PHASES}" for layer in phases]
-            + [f"layer {i + 1}: {BEYOND.format(pull)}" for i, pull in enumerate(pulls) if pull > 1]
+            + [
+                f"layer {i + 1}: {BEYOND.format(pull)}"
+                for i, pull in enumerate(pulls)
+                if 1 < pull < np.inf and not laws[i].status
+            ]
         ),
     )
 

@@ -27,25 +27,29 @@ def pull(
 ) -> float:
     r"""The largest $s(\omega)$ that climbing from the largest of the draws and from random directions finds; a lower bound of the maximum.
 
-    About 0 for an activation that is bounded. Called inside `precision.scope`.
+    0 for an activation that grows less than linearly, infinite where one grows more. Called inside `precision.scope`.
     """
     rank = root.shape[1]
     random = np.asarray(jax.random.normal(key, (STARTS // 2, rank), root.dtype))
     sizes = np.linalg.norm(draws, axis=1) if len(draws) else np.zeros(0)
     largest = np.argsort(sizes)[::-1][: STARTS - len(random)]
     starts = np.concatenate([random, np.asarray(draws, random.dtype)[largest]]) if len(draws) else random
-    return float(_climb(activation, root, dual, jnp.asarray(starts)))
+    here, farther = (float(value) for value in _climb(activation, root, dual, jnp.asarray(starts)))
+    if here <= 0 or farther < 0.5 * here:
+        return 0.0
+    return here if farther < 2 * here else float("inf")
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _climb(activation: Activation, root: Array, dual: Array, starts: Array) -> Array:
+def _climb(activation: Activation, root: Array, dual: Array, starts: Array) -> tuple[Array, Array]:
+    """The largest pull, and that in the same direction ten times as far."""
     far = FAR * jnp.sqrt(jnp.asarray(root.shape[1], root.dtype))
     tiny = jnp.finfo(root.dtype).tiny
 
     def unit(vectors: Array) -> Array:
         return vectors * jax.lax.rsqrt(jnp.sum(vectors * vectors, axis=1, keepdims=True) + tiny)
 
-    def pulls(directions: Array) -> tuple[Array, Array]:
+    def pulls(directions: Array, far: Array = far) -> tuple[Array, Array]:
         features = activation(far * jnp.matmul(directions, root.T, precision="highest")) / far
         forces = -jnp.matmul(features, dual, precision="highest")
         return jnp.sum(features * forces, axis=1), forces
@@ -66,4 +70,6 @@ def _climb(activation: Activation, root: Array, dual: Array, starts: Array) -> A
 
     first = unit(starts)
     begin = (first, pulls(first)[0], jnp.ones(len(starts), root.dtype))
-    return jnp.max(jax.lax.fori_loop(0, CLIMBS, climb, begin)[1])
+    places, values, _ = jax.lax.fori_loop(0, CLIMBS, climb, begin)
+    best = jnp.argmax(values)
+    return values[best], pulls(places[best][None], 10 * far)[0][0]

@@ -59,10 +59,17 @@ class Clock:
         """Steps of a stretch: one unit of time, or what `most` and the budget leave of it; of coupled systems an even number."""
         cost = COUPLED if coupled else ALONE
         pace = 2 if coupled else 1
-        wanted = pace * int(np.ceil(1.0 / (pace * self.step)))
-        count = max(pace, min(wanted, pace * int(self.left / (pace * cost)), most or self.most))
+        count = max(pace, min(self._wanted(coupled), pace * int(self.left / (pace * cost)), most or self.most))
         self.done += int(cost * count)
         return count
+
+    def fits(self, coupled: bool) -> bool:
+        """Whether a whole stretch is left."""
+        return self.left >= (COUPLED if coupled else ALONE) * self._wanted(coupled)
+
+    def _wanted(self, coupled: bool) -> int:
+        pace = 2 if coupled else 1
+        return pace * int(np.ceil(1.0 / (pace * self.step)))
 
     def _number(self, value: float) -> jax.Array:
         return jnp.asarray(value, self.data.root.dtype)

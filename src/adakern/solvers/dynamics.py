@@ -65,7 +65,7 @@ class Stack(NamedTuple):
     """
 
     positions: Layers
-    momenta: Layers  # half a step behind the positions
+    momenta: Layers  # with both half kicks at the latest positions: half a kick ahead
     pulls: Layers  # forces of the data at the latest positions
     v: Array  # (3, parts, P, C): where Newton's method for the next readout begins
 
@@ -190,7 +190,7 @@ def _drift(
     """Half a drift, the exact Ornstein-Uhlenbeck step of the momenta, half a drift.
 
     Along the pull of the data a law can be nearly flat (homogeneous activations at large richness), and friction would make it diffuse there,
-    so there it is multiplied by `glide`. Any friction, also one that depends on the place, leaves the momenta's law as it is.
+    so there it is multiplied by `glide`. While burning in only: the direction is that of the place before, so that the momenta's law is only nearly kept.
     """
     moved, turned = [], []
     for layer, (x, p, kick) in enumerate(zip(positions, momenta, kicks, strict=True)):
@@ -316,6 +316,13 @@ def stiffness(model: Model, data: Data, stack: Stack) -> Array:
     unit = tuple(part / norm(positions) for part in positions)
     zero = jnp.zeros((), unit[0].dtype)
     return jax.lax.while_loop(going, iterate, (unit, zero + 1, zero, jnp.zeros((), int)))[1]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def kernels_of_parts(model: Model, data: Data, stack: Stack) -> Layers:
+    """Φ¹ .. Φ^L of every part, (parts, P, P) each, of the system whose parts do not see each other."""
+    positions = tuple(x[PARTS] for x in stack.positions)
+    return _recursion(model, data, positions, (), jnp.asarray(False))[0]
 
 
 def _normal(key: Array, like: Layers) -> Layers:

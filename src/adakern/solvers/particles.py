@@ -65,7 +65,7 @@ def solve(
     """Solve an aNBK limit; `y` has shape (points, outputs). Called inside `precision.scope`.
 
     Args:
-        particles: neurons per layer, rounded up to what the chunks need.
+        particles: neurons per layer, rounded up to a multiple of eight.
         tolerance: relative standard error of every kernel (Frobenius norm) and of the outputs at which averaging may stop.
         steps: most gradient evaluations in all.
         budget: bytes for the temporary arrays of one step; what does not fit is taken in chunks of particles.
@@ -74,13 +74,12 @@ def solve(
     points = inputs.distinct(X)
     size, depth = len(points.first), limit.network.depth
     item = np.dtype(precision).itemsize
+    particles = -(-particles // GROUPS) * GROUPS  # parts and groups of particles are equal
     chunks = _chunks(particles, size, depth, item, budget)
-    unit = GROUPS * chunks  # parts, chunks and groups of particles are equal
-    particles = -(-particles // unit) * unit
     memory.require(
         item * (16 * depth * particles * size + (4 * depth + 8) * len(X) ** 2)  # positions, momenta, noise
         + 2 * GROUPS * item * depth * particles * size  # snapshots
-        + 8 * 2 * 24 * depth * size**2,  # batches
+        + 8 * 8 * 24 * depth * size**2,  # batches and probes
         f"{particles} particles of {len(X)} points",
         "fewer training points, fewer particles",
     )
@@ -115,11 +114,14 @@ def solve(
 
 
 def _chunks(particles: int, size: int, depth: int, item: int, budget: int) -> int:
-    """How many chunks keep a step's temporaries within the budget: one if all layers' fields fit at once."""
+    """How many equal chunks of every part keep a step's temporaries within the budget: one if all layers' fields fit at once."""
     if 4 * item * particles * size * depth <= budget:
         return 1
     rows = max(1, budget // (8 * item * size))
-    return max(1, min(particles // GROUPS, -(-particles // rows)))
+    part = particles // dynamics.parts(particles, size)
+    return next(
+        chunks for chunks in range(1, part + 1) if part % chunks == 0 and chunks * rows >= min(particles, rows * part)
+    )
 
 
 def _start(
@@ -163,7 +165,7 @@ class _Work:
             record = replace(record, ramp=self._first_ramp(record))
         free = self._free._replace(richness=record.ramp * self._free.richness)
         clock.data = self._held() if record.held > 0 else free
-        if record.ramp < 1.0 or record.held > 0 or clock.factor < 1.0 or len(record.watched) % _LOOK == 0:
+        if record.ramp < 1.0 or record.held > 0 or clock.factor < 1.0 or clock.ticks % _LOOK == 0:
             clock.choose_step(record.stack, CAREFUL)
         before = clock.done
         stack, _, mean, _ = clock.stretch(record.stack, record.shadow, friction=record.friction, most=_SHORT)
@@ -220,6 +222,8 @@ class _Work:
 
     def _average(self, record: Record) -> tuple[Record, str]:
         clock, settling = self.clock, record.phase == "settle"
+        if not clock.fits(record.coupled):  # a part of a stretch is no batch
+            return replace(record, finished=True), "out of steps"
         friction = record.friction if settling else 1.0
         stack, shadow, mean, lazy = clock.stretch(
             record.stack, record.shadow, shadowed=True, coupled=record.coupled, friction=friction
@@ -229,8 +233,8 @@ class _Work:
         sound = clock.healthy(mean, record.coupled, hot=BOILING if settling else None)
         if not sound or (record.coupled and clock.heats(mean)):
             # What was averaged so far is not trusted either.
-            empty = record.tally.empty()
-            record = replace(record, stack=clock.shorten(record.stack), tally=empty, snapshots=(), phase="couple")
+            nothing: dict[str, Any] = {"tally": record.tally.empty(), "snapshots": (), "stride": 1, "since": 0}
+            record = replace(record, stack=clock.shorten(record.stack), phase="couple", **nothing)
             return self._out_of_time(record), f"too hot, step {clock.step:.3g}"
         record = replace(record, stack=stack, shadow=shadow)
         if settling:
@@ -247,25 +251,27 @@ class _Work:
             jax.tree.map(lambda part, which=which: part[which], mean) for which in (MAIN, PARTS, COARSE)
         )
         batch = Batch(main.kernels, main.duals, lazy.kernels, main.tails, main.energy, main.temperature)
-        snapshots = (*record.snapshots, dynamics.neurons(record.stack))
-        if len(snapshots) > 2 * GROUPS:
-            snapshots = snapshots[::2]
+        record = _photographed(record)
         probe = tally.probe(main, parts, coarse, lazy, record.stack.v.shape[1]) if record.coupled else None
         counted = record.tally.add(batch, probe)
         trace = (*record.trace, (float(self.clock.done), float(main.energy)))
-        record = replace(record, tally=counted, snapshots=snapshots, trace=trace)
+        record = replace(record, tally=counted, trace=trace)
         note = f"averaging, step {self.clock.step:.3g}"
-        if record.coupled and len(counted.probes) >= tally.LEAST_PROBES:
+        probes = len(counted.probes)
+        if record.coupled and probes >= tally.LEAST_PROBES and (probes < 2 * tally.LEAST or probes % 4 == 0):
             allowed = _SHARE * self.tolerance
             if all(counted.probe_error(layer) <= allowed for layer in range(counted.depth)):
-                record = replace(record, coupled=False)
+                record = replace(record, coupled=answering.output_errors(self.clock, counted).corrections > allowed)
         if counted.due():
-            error = answering.worst(self.clock, counted)
+            error, least = answering.worst(self.clock, counted)
             note = f"error {error:.2g}, step {self.clock.step:.3g}"
+            if least > self.tolerance and not record.coupled:  # longer averaging does not help
+                return replace(record, finished=True), note
             if error <= self.tolerance:
                 if not counted.drifting(self.tolerance):
                     return replace(record, finished=True), note
-                record = replace(record, tally=counted.late(), snapshots=snapshots[GROUPS // 2 :])
+                later = record.snapshots[len(record.snapshots) // 2 :]
+                record = replace(record, tally=counted.late(), snapshots=later)
         return self._out_of_time(record), note
 
     def _out_of_time(self, record: Record) -> Record:
@@ -296,3 +302,14 @@ class _Work:
             self.clock.restore(record.clock)
         self.clock.data = self._free
         return self._out_of_time(replace(record, finished=False)) if record.finished else record
+
+
+def _photographed(record: Record) -> Record:
+    """With a snapshot of the neurons if one is due: about evenly spaced over the run, at most twice as many as are wanted."""
+    if record.since % record.stride:
+        return replace(record, since=record.since + 1)
+    snapshots = (*record.snapshots, dynamics.neurons(record.stack))
+    stride = record.stride
+    if len(snapshots) > 2 * GROUPS:
+        snapshots, stride = snapshots[::2], 2 * stride
+    return replace(record, snapshots=snapshots, stride=stride, since=1)

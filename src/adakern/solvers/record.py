@@ -22,6 +22,8 @@ class Record:
     phase: str = "burn-in"  # then "couple", "settle", "average"
     coupled: bool = False  # while the biases are measured
     snapshots: tuple[tuple[np.ndarray, ...], ...] = ()
+    stride: int = 1  # stretches from one to the next
+    since: int = 0  # the latest
     watched: tuple[tuple[float, ...], ...] = ()  # energy and tails of the latest stretches of the burn-in
     ramp: float = 0.0  # share of the richness that the burn-in has reached; 0 before the first look at the stiffness
     time: float = 0.0

@@ -5,6 +5,8 @@ The time average of the particles' kernels is improved in three ways, each by sy
 * control variate: the lazy shadow has kernels $\Phi_s$ whose mean $\Phi_{lazy}$ is known, so $\Phi-\alpha(\Phi_s-\Phi_{lazy})$ has less noise;
 * step: BAOAB's bias falls as $h^2$, so $\frac13(\Phi_{2h}-\Phi_h)$ is it and is taken out;
 * particles: the bias of $B$ particles falls as $1/B$, so $(\Phi_{B/n}-\Phi_B)/(n-1)$ is it and is taken out.
+
+Half of what is taken out, beyond its noise, counts as an error: a bias that does not fall as it should is not known better.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ _MOST = 64  # batches that are kept; then neighbours are merged
 _MOST_LARGE = 24  # the same where they take much memory
 _LARGE = 2**27  # numbers
 _SMALLEST_EIGENVALUE = 0.1  # of a corrected kernel, relative to the one before
+_DOUBT = 0.5  # share of a correction that counts as its uncertainty
 TAILS = 5.0  # × tolerance: change of a layer's tails that counts as drift
 _MOVED = 4.0  # joint standard errors between early and late batches that count as drift
 
@@ -70,17 +73,16 @@ class Tally:
     probes: tuple[Probe, ...] = ()
     length: float = 1.0  # of one batch, in units of time
     pending: tuple[Batch, ...] = field(default=())
+    probe_length: float = 1.0
+    probe_pending: tuple[Probe, ...] = field(default=())
 
     def add(self, batch: Batch, probe: Probe | None = None) -> Tally:
-        pending = (*self.pending, batch)
-        probes = self.probes if probe is None else (*self.probes, probe)
-        if len(pending) < self.length:
-            return replace(self, pending=pending, probes=probes)
-        batches, length = (*self.batches, _merge(pending)), self.length
-        if len(batches) >= self.most:
-            batches = tuple(_merge(batches[i : i + 2]) for i in range(0, len(batches) - 1, 2))
-            length = 2 * length
-        return replace(self, batches=batches, probes=probes, length=length, pending=())
+        batches, pending, length = _collect(self.batches, self.pending, batch, self.length, self.most)
+        new = replace(self, batches=batches, pending=pending, length=length)
+        if probe is None:
+            return new
+        probes, left, length = _collect(self.probes, self.probe_pending, probe, self.probe_length, self.most)
+        return replace(new, probes=probes, probe_pending=left, probe_length=length)
 
     @property
     def most(self) -> int:
@@ -89,7 +91,7 @@ class Tally:
 
     def empty(self) -> Tally:
         """None of the batches."""
-        return replace(self, batches=(), probes=(), pending=(), length=1.0)
+        return Tally(self.lazy, self.size, self.depth)
 
     def late(self) -> Tally:
         """The later half of the batches, where the earlier still drifted; what was seen of the biases stays."""
@@ -126,6 +128,12 @@ class Tally:
         parts = [series, *(self._biases(self.depth - 1, 0, control) if self.probes else [])]
         return [part - part.mean(axis=0) for part in parts]
 
+    def doubts(self, layer: int) -> np.ndarray:
+        """What the two corrections of a kernel may be wrong by."""
+        if not self.probes:
+            return np.zeros((2, self.size, self.size))
+        return np.stack([_doubt(_stream(part)) for part in self._biases(layer, 0, self._controlled(layer)[1])])
+
     def dual(self, layer: int) -> Estimate:
         r"""$\hat\Phi^\ell$, $\ell<L$, over distinct points."""
         return self._corrected(np.stack([batch.duals[layer] for batch in self.batches]), layer, 1)
@@ -146,7 +154,7 @@ class Tally:
                 bias = _stream(part)
                 biases[index] = bias.mean
                 mean = mean - bias.mean
-                variance = variance + bias.error**2
+                variance = variance + bias.error**2 + _doubt(bias) ** 2
         return Estimate(mean, np.sqrt(variance), 0.0, biases[0], biases[1], stream.time)
 
     def probe_error(self, layer: int) -> float:
@@ -247,10 +255,28 @@ def _stream(series: np.ndarray) -> Stream:
     return stream
 
 
-def _merge(batches: tuple[Batch, ...]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    return jax.tree.map(lambda *parts: np.mean(parts, axis=0), *batches)
+def _doubt(bias: Stream) -> np.ndarray:
+    """What a correction may be wrong by, where the bias does not fall as it should: half of what it is beyond its noise."""
+    size, noise = float(np.sum(bias.mean**2)), float(np.sum(bias.error**2))
+    share = np.sqrt(max(0.0, 1 - noise / size)) if size > 0 else 0.0
+    return _DOUBT * share * bias.mean
+
+
+def _collect(kept: tuple[Any, ...], pending: tuple[Any, ...], new: Any, length: float, most: int) -> Any:
+    """Means of `length` items each, with a new item: what is kept, what is pending, and the length, doubled when there are too many."""
+    pending = (*pending, new)
+    if len(pending) < length:
+        return kept, pending, length
+    kept = (*kept, _merge(pending))
+    if len(kept) < most:
+        return kept, (), length
+    return tuple(_merge(kept[i : i + 2]) for i in range(0, len(kept) - 1, 2)), (), 2 * length
+
+
+def _merge(items: tuple[Any, ...]) -> Any:
+    if len(items) == 1:
+        return items[0]
+    return jax.tree.map(lambda *parts: np.mean(parts, axis=0), *items)
 
 
 def _shifted(kernel: np.ndarray, change: np.ndarray) -> np.ndarray:

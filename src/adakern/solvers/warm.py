@@ -22,13 +22,15 @@ class Start(NamedTuple):
     Attributes:
         limit, X: of the solution whose neurons are given.
         kernels: over that X, or over the training points where there are no neurons.
-        draws: white coordinates of its neurons.
+        draws: white coordinates of its neurons, particle by particle.
+        moments: at which each of them was seen.
     """
 
     limit: Limit | None = None
     X: np.ndarray | None = None
     kernels: tuple[np.ndarray, ...] = ()
     draws: tuple[np.ndarray, ...] = ()
+    moments: int = 1
 
 
 def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: int, seed: int) -> list[np.ndarray]:
@@ -37,7 +39,7 @@ def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: in
     rng = np.random.default_rng(seed)
     points = inputs.distinct(init.X)
     old = init.X[points.first]
-    draws = [_choose(np.asarray(draw, np.float64), particles, rng) for draw in init.draws]
+    draws = [_choose(np.asarray(draw, np.float64), init.moments, particles, rng) for draw in init.draws]
     old_kernel = inputs.input_kernel(init.limit.network, old) / init.limit.decays[0]
     old_root = _input_root(old_kernel, draws[0].shape[1])
     new_root = np.asarray(root, np.float64)
@@ -70,10 +72,11 @@ def _input_root(kernel: np.ndarray, rank: int) -> np.ndarray:
     return vectors * np.where(largest < 0, -1.0, 1.0) * np.sqrt(np.maximum(values, 0.0))[None, :]
 
 
-def _choose(draw: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """As many neurons as are wanted: the latest ones, or all of them and some twice."""
+def _choose(draw: np.ndarray, moments: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """As many neurons as are wanted: at the latest moment, then at the one before and so on; all of them and some twice if there are not enough."""
+    draw = draw.reshape(-1, moments, draw.shape[1])[:, ::-1].swapaxes(0, 1).reshape(draw.shape)
     if len(draw) >= count:
-        return draw[-count:]
+        return draw[:count]
     extra = rng.integers(len(draw), size=count - len(draw))
     return np.concatenate([draw, draw[extra]])
 
