@@ -40,6 +40,7 @@ def test_code_of_index_and_quickstart_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_code_of_networks_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}

@@ -15,7 +15,7 @@ def stiff():
     X, y = np.random.default_rng(0).standard_normal((16, 10)), np.sign(np.random.default_rng(1).standard_normal(16))
     limit = ak.ANBK(ak.MLP(1, "tanh"), richness=10.0)
     options = {"particles": 256, "tolerance": 0.02, "throw": False}
-    return limit, X, y, [ak.solve(limit, X, y, seed=seed, **options) for seed in range(6)]
+    return limit, X, y, [ak.solve(limit, X, y, seed=seed, **options) for seed in range(4)]
 
 
 def test_neurons_that_stand_still_are_in_the_error(stiff):
@@ -28,28 +28,28 @@ def test_neurons_that_stand_still_are_in_the_error(stiff):
     assert all(not solution.converged and "hardly move" in solution.status for solution in found)
 
 
-@pytest.mark.parametrize("factor", [0.5, 1.5, 2.0, 3.0])
-def test_a_wrong_kernel_is_refused_however_stiff(stiff, factor):
+def test_a_wrong_kernel_is_refused_however_stiff(stiff):
     limit, X, y, found = stiff
-    kernel = factor * found[0].kernel
-    coefficients = np.linalg.solve(kernel + np.eye(16) / limit.beta, y)[:, None]
-    answer = Answer(
-        kernels=(kernel,),
-        kernel=kernel,
-        coefficients=coefficients,
-        fitted=kernel @ coefficients,
-        errors=y[:, None] - kernel @ coefficients,
-        kernel_errors=found[0].kernel_errors,
-        duals=(-(limit.richness**2) * coefficients @ coefficients.T,),
-        draws=found[0].draws,
-        converged=True,
-        stats={"relative_error": 0.05, "stiffness": 1e4},
-    )
-    with scope("float64"):
-        residual, findings = limit.audit(X, y[:, None], answer)
-    judged = _judge(answer, residual, findings, "float64")
-    assert not judged.converged
-    assert "saddle equations hold to" in judged.status or "audit is too noisy" in judged.status
+    for factor in (0.5, 1.5, 2.0, 3.0):
+        kernel = factor * found[0].kernel
+        coefficients = np.linalg.solve(kernel + np.eye(16) / limit.beta, y)[:, None]
+        answer = Answer(
+            kernels=(kernel,),
+            kernel=kernel,
+            coefficients=coefficients,
+            fitted=kernel @ coefficients,
+            errors=y[:, None] - kernel @ coefficients,
+            kernel_errors=found[0].kernel_errors,
+            duals=(-(limit.richness**2) * coefficients @ coefficients.T,),
+            draws=found[0].draws,
+            converged=True,
+            stats={"relative_error": 0.05, "stiffness": 1e4},
+        )
+        with scope("float64"):
+            residual, findings = limit.audit(X, y[:, None], answer)
+        judged = _judge(answer, residual, findings, "float64")
+        assert not judged.converged
+        assert "saddle equations hold to" in judged.status or "audit is too noisy" in judged.status
 
 
 def test_the_outputs_too_end_the_probes(points):
