@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from adakern.benchmarks import adaptive, adaptive_known
+from adakern.benchmarks import adaptive, adaptive_known, adaptive_range, timing
+from adakern.errors import ConvergenceError
 
 
 def comparison(setting, layer, aligned, ok=True, published=None):
@@ -110,3 +112,26 @@ def test_a_small_network_against_the_theory(monkeypatch):
     assert row["alignment"] > 0.97 and row["difference"] < 5 * row["joint"]
     assert row["outputs"] < 0.1 and row["test"] < 0.2 and row["test_error"] > 0
     assert row["bar"] == "2 error bars" and row["width"] == 128
+
+
+def test_a_row_of_the_range_converges_or_says_why(monkeypatch, tmp_path, adakern):
+    found = SimpleNamespace(stats={"steps": 300, "step_size": 0.1, "relative_error": 0.01}, residual=0.02)
+
+    def refuse(*_):
+        raise ConvergenceError("ANBK did not converge: give more particles")
+
+    problem = adaptive_range.Problem(1, "tanh", 1.0, 50.0, 3)
+    monkeypatch.setattr(adaptive_range, "solve", lambda *_: found)
+    (good,) = adaptive_range.measure(problem)
+    monkeypatch.setattr(adaptive_range, "solve", refuse)
+    (bad,) = adaptive_range.measure(problem)
+    assert (good["ok"], good["gradients"], good["residual"], good["said"]) == (True, 300, 0.02, "")
+    assert (bad["ok"], bad["step"], bad["said"]) == (None, None, "ANBK did not converge: give more particles")
+    name = next(iter(adaptive.CASES["range"].settings))
+    machine = timing.machine()
+    parts = [{"case": "range", "setting": name, "quick": False, "command": "c", "rows": [good, bad], "seconds": 1.0}]
+    (tmp_path / "n.json").write_text(json.dumps({"parts": [{**parts[0], "machine": machine}]}))
+    result = adakern(f"bench adaptive --draw --numbers {tmp_path}/n.json --markdown {tmp_path}/p.md")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "p.md").read_text(encoding="utf-8")
+    assert "| 300 | 0.1 | 0.01 | 0.02 | yes |" in page and "give more particles |" in page
