@@ -19,6 +19,9 @@ from adakern.limits.base import Answer, Limit, check_network, frozen_decay, rela
 from adakern.limits.lazy import NNGPK
 from adakern.networks import Network
 
+_NOISY = 0.05  # Monte-Carlo error of the audit above which it is made again with more particles a group
+_AUDITORS = (512, 4096)
+
 
 @dataclass(frozen=True)
 class ANBK(Limit):
@@ -70,20 +73,24 @@ class ANBK(Limit):
         assert answer.duals is not None
         points = inputs.distinct(X)
         below = inputs.input_kernel(self.network, X[points.first]) / self.decays[0]
-        found = audit(
-            self.network.activation,
-            self.decays,
-            self.richness,
-            self.beta,
-            losses.get(self.loss),
-            linalg.root(jnp.asarray(below))[0],
-            points,
-            y,
-            answer.kernels,
-            answer.duals,
-            answer.kernels[-1] @ answer.coefficients,
-            answer.draws,
-        )
+        for particles in _AUDITORS:
+            found = audit(
+                self.network.activation,
+                self.decays,
+                self.richness,
+                self.beta,
+                losses.get(self.loss),
+                linalg.root(jnp.asarray(below))[0],
+                points,
+                y,
+                answer.kernels,
+                answer.duals,
+                answer.kernels[-1] @ answer.coefficients,
+                answer.draws,
+                particles=particles,
+            )
+            if max((value for values in found.noise.values() for value in values), default=0.0) < _NOISY:
+                break
         report: dict[str, Any] = {
             "free_energy": found.free_energy if np.isfinite(found.free_energy) else None,
             "free_energy_error": found.free_energy_error if np.isfinite(found.free_energy_error) else None,

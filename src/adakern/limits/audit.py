@@ -27,7 +27,7 @@ from adakern.losses import Loss
 SUSPECT = 0.05  # a kernel that tempering finds off by more than this, and by four of its errors, is looked at again
 MISSED = 0.25  # nats, or a tenth, by which ⟨U⟩ may be off what the kernel says it is
 BEYOND = (
-    "large neurons are pulled by {:.3g} of what their prior bears, at most 1 at infinite width, so that a few carry a share of the kernel which still grows with "
+    "large neurons are pulled by {:.4g} of what their prior bears, at most 1 at infinite width, so that a few carry a share of the kernel which still grows with "
     "their number; more particles bring it closer"
 )
 PHASES = "its law has a phase that tempering from the prior does not find, and the phases' weights rest on the solver's own dynamics"
