@@ -26,6 +26,7 @@ from adakern.solvers import minmax
 from adakern.solving import solve
 
 WIDTH = 1024
+PRECISION = "float32"  # of solver and network alike
 BURN_IN = 5.0  # features relax within a rescaled time of order one
 ENOUGH = 0.99  # alignment at the worst layer at which an algorithm has arrived
 _MARGIN = 1.1  # time beyond what 1/sqrt(time) asks for: error bars have errors
@@ -93,12 +94,13 @@ def _per_cent(values: np.ndarray) -> str:
     return ", ".join(f"{100 * value:.2f}" for value in values) + " %"
 
 
-def _solved(limit: ANBK, X: Any, y: Any, tolerance: float) -> tuple[Solution, float, float]:
+def _solved(limit: ANBK, X: Any, y: Any, tolerance: float, precision: str) -> tuple[Solution, float, float]:
     """A solution, the seconds of the first call with its compilation, and of the second without."""
+    options: dict[str, Any] = {"tolerance": tolerance, "precision": precision, "steps": 100_000, "throw": False}
     with stopwatch() as first:
-        solve(limit, X, y, seed=0, tolerance=tolerance, steps=100_000, throw=False)
+        solve(limit, X, y, seed=0, **options)
     with stopwatch() as second:
-        solution = solve(limit, X, y, seed=1, tolerance=tolerance, steps=100_000, throw=False)
+        solution = solve(limit, X, y, seed=1, **options)
     return solution, first.wall, second.seconds
 
 
@@ -106,7 +108,7 @@ def networks(depth: int, richness: float, cap: float, tolerance: float) -> Itera
     """Against a network, sampled until every kernel's error is the solver's or the cap, in seconds, is spent."""
     X, y, *_ = datasets.mnist(n_train=50, n_test=1)
     net = MLP(depth, "tanh")  # type: ignore[arg-type]
-    solution, first, seconds = _solved(ANBK(net, richness=richness, beta=50.0), X, y, tolerance)
+    solution, first, seconds = _solved(ANBK(net, richness=richness, beta=50.0), X, y, tolerance, PRECISION)
     goal = _errors(solution.kernels, solution.kernel_errors)
     length, spent = 10.0, 0.0
     while True:
@@ -118,6 +120,7 @@ def networks(depth: int, richness: float, cap: float, tolerance: float) -> Itera
                 richness=richness,
                 beta=50.0,
                 width=WIDTH,
+                precision=PRECISION,
                 burn_in=BURN_IN,
                 time=BURN_IN + length,
                 snapshots=1,
@@ -164,7 +167,7 @@ def published(budget: float) -> Iterator[dict[str, Any]]:
     X, y, *_ = datasets.mnist(n_train=50, n_test=1)
     net = MLP(2, "tanh")  # type: ignore[arg-type]
     limit = ANBK(net, richness=0.5, beta=50.0)
-    ours, first, seconds = _solved(limit, X, y, 0.05)
+    ours, first, seconds = _solved(limit, X, y, 0.05, "float64")
     reference = solve(limit, X, y, seed=2, tolerance=0.005, steps=100_000, throw=False)
 
     def aligned(kernels: tuple[np.ndarray, ...]) -> list[float]:
