@@ -9,11 +9,11 @@ Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK
     (600,)
 """
 
-from adakern import activations, datasets, finite, losses
+from adakern import activations, datasets, finite, linear, losses
 from adakern._version import __version__
 from adakern.errors import AdakernError, ConvergenceError, FileFormatError, TooLargeError
 from adakern.estimators import AdaptiveKernelClassifier, AdaptiveKernelRegressor
-from adakern.limits import ANBK, NNGP, NNGPK, NTK, Limit
+from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, Limit
 from adakern.loading import load
 from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
@@ -23,6 +23,7 @@ from adakern.solving import path, solve
 
 __all__ = [
     "ANBK",
+    "ANTK",
     "CNN",
     "MLP",
     "NNGP",
@@ -43,6 +44,7 @@ __all__ = [
     "alignment",
     "datasets",
     "finite",
+    "linear",
     "load",
     "losses",
     "mean_squared_error",

@@ -16,7 +16,9 @@ from jaxtyping import Array
 
 from adakern import floors, inputs, linalg, recursion
 from adakern.activations import Activation, ClosedForm
+from adakern.deep_linear import bayes
 from adakern.limits.anbk import ANBK
+from adakern.limits.antk import ANTK
 from adakern.limits.base import Limit
 
 _TABLE = 512  # nodes of a table of conditional means
@@ -85,6 +87,64 @@ class GaussianExtension(Extension):
         return recursion.variances(
             self._limit.network.activation, self._limit.network.depth, self._limit.decays, features, self._precision
         )
+
+
+class LinearExtension(Extension):
+    r"""Deep linear networks: $k(x,x_\mu)=a\,\Phi^0(x,x_\mu)+\Phi^0(x)^\top F M F^\top\Phi^0(x_\mu)$, with few columns of $F$.
+
+    aNBK: $F=v$, $M=A_L$ over $a=1/(\lambda_0\cdots\lambda_{L-1})$; see `deep_linear.bayes`.
+    """
+
+    def __init__(self, limit: ANBK | ANTK, X: np.ndarray, outputs: np.ndarray, errors: np.ndarray) -> None:
+        self._network, self._X = limit.network, X
+        depth, decays = limit.network.depth, np.asarray(limit.decays)
+        errors, outputs = np.asarray(errors, np.float64), np.asarray(outputs, np.float64)
+        if isinstance(limit, ANBK):
+            v = limit.beta * errors
+            t, directions = np.linalg.eigh(limit.richness**2 * _symmetric(v.T @ outputs))
+            t = np.maximum(t, 0.0)
+            grown = np.exp(depth * np.log1p(t)) * bayes.growth(t, depth) * limit.richness**2 / np.prod(decays)
+            self._share = float(1 / np.prod(decays[:-1]))
+            self._factor, self._middle = v, self._share * (directions * grown[None, :]) @ directions.T
+            return
+        # aNTK: Δᵀf γ0² = Λτ, and w = τ^L Δ / Λ
+        mean = float(np.exp(np.mean(np.log(decays))))
+        tau, directions = np.linalg.eigh(limit.richness**2 * _symmetric(errors.T @ outputs) / mean)
+        alive = tau > 1e-12 * max(float(tau.max()), 1e-300)
+        tau = np.where(alive, tau, 0.0)
+        balanced = mean * tau[:, None] / decays[None, :]
+        squares = np.where(alive, tau ** (depth - 1) * limit.richness**2 / mean**2, 0.0)  # |w|² over N
+        if len(tau) == 1:
+            self._share = float(np.prod(balanced[0, 1:]))
+            weights = sum(np.prod(np.delete(balanced, layer, axis=1), axis=1) for layer in range(1, depth + 1))
+        else:
+            self._share = 0.0
+            weights = np.prod(balanced[:, :depth], axis=1)
+        self._factor, self._middle = errors, (directions * (weights * squares)[None, :]) @ directions.T
+
+    def blocks(self, X: np.ndarray) -> np.ndarray:
+        cross = inputs.input_kernel(self._network, X, self._X)
+        return (self._share * cross + (cross @ self._factor) @ self._middle @ self._image.T)[None]
+
+    def own(self, X: np.ndarray) -> np.ndarray:
+        rows = inputs.features(self._network, X)
+        moved = inputs.input_kernel(self._network, X, self._X) @ self._factor
+        own: np.ndarray = self._share * np.einsum("nd,nd->n", rows, rows)
+        return own + np.einsum("ni,ij,nj->n", moved, self._middle, moved)
+
+    def bytes_per_point(self) -> int:
+        return 8 * (4 * len(self._X) + 2 * int(np.prod(self._X.shape[1:])))
+
+    @functools.cached_property
+    def _image(self) -> np.ndarray:
+        """Φ⁰F at the training points, in rows so that Φ⁰ itself is never whole."""
+        rows = inputs.features(self._network, self._X)
+        image: np.ndarray = rows @ (rows.T @ self._factor)
+        return image
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + matrix.T) / 2
 
 
 class ParticleExtension(Extension):

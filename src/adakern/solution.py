@@ -12,8 +12,8 @@ import numpy as np
 from scipy.stats import norm
 
 from adakern import checks, files, inputs, linalg, losses, memory, storage
-from adakern.extension import Extension, GaussianExtension, ParticleExtension
-from adakern.limits import ANBK, NNGP, Limit
+from adakern.extension import Extension, GaussianExtension, LinearExtension, ParticleExtension
+from adakern.limits import ANBK, ANTK, NNGP, Limit
 from adakern.precision import scope
 from adakern.recursion import spans
 
@@ -102,7 +102,17 @@ class Solution:
             return ParticleExtension(
                 self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision
             )
+        if self._linear:
+            assert isinstance(self.limit, (ANBK, ANTK))
+            errors = self.errors if self.errors.ndim == 2 else self.errors[:, None]
+            return LinearExtension(self.limit, self.X, self.kernel @ self._columns, errors)
         return GaussianExtension(self.limit, self.X, self.precision)
+
+    @property
+    def _linear(self) -> bool:
+        """Whether the kernels are those of a linear network that learned features, in closed form."""
+        adapted = isinstance(self.limit, ANBK) and self.limit.richness > 0 and not self.draws
+        return adapted or isinstance(self.limit, ANTK)
 
     def predict(self, X: Any, *, return_std: bool = False, memory: float | None = None) -> Any:
         r"""$f$ at new inputs, in batches that fit the memory budget.
@@ -144,7 +154,7 @@ class Solution:
         """
         if not isinstance(self.limit, ANBK):
             return None
-        return self.stats["free_energy"] if self.draws else 0.0
+        return self.stats.get("free_energy", 0.0)
 
     def cross_kernel(self, X: Any, *, memory: float | None = None) -> np.ndarray:
         """The kernel between new inputs and the training inputs that `predict` uses, (Q, P)."""
@@ -186,11 +196,16 @@ class Solution:
         if self.draws:
             values = self._fields(layer)[:, inputs.distinct(self.X).member[point]]
         else:
-            row = inputs.features(self.limit.network, self.X[point : point + 1])[0]
-            below = row @ row if layer == 1 else self.kernels[layer - 2][point, point]
             levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-            values = norm.ppf(levels) * np.sqrt(below / self.limit.decays[layer - 1])
+            values = norm.ppf(levels) * np.sqrt(self._field_variance(layer, point))
         return values, np.full(len(values), 1 / len(values))
+
+    def _field_variance(self, layer: int, point: int) -> float:
+        if self._linear:  # the fields are the features
+            return float(self.kernels[layer - 1][point, point])
+        row = inputs.features(self.limit.network, self.X[point : point + 1])[0]
+        below = row @ row if layer == 1 else self.kernels[layer - 2][point, point]
+        return float(below / self.limit.decays[layer - 1])
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the solution to a safetensors file; `adakern.load` reads it back."""

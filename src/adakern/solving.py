@@ -14,18 +14,19 @@ from adakern import checks, files, limits, precision, storage
 from adakern._version import __version__
 from adakern.checkpoints import Checkpoint
 from adakern.errors import ConvergenceError
-from adakern.limits import ANBK, NNGPK, Answer, LazyLimit, Limit
+from adakern.limits import ANBK, ANTK, NNGPK, Answer, LazyLimit, Limit
 from adakern.memory import budget
 from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.solution import Solution
-from adakern.solvers import closed, minmax
+from adakern.solvers import closed, linear, minmax
 from adakern.solvers import particles as particle_solver
 from adakern.solvers.warm import Start
 
-SOLVERS = ("particles", "minmax")  # of ANBK; the lazy limits have a closed form
+SOLVERS = ("particles", "linear", "minmax")  # of ANBK; the lazy limits have a closed form
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
+_LINEAR_TOLERANCE = {"float64": 1e-9, "float32": 1e-2}
 
 # The same for a sampled answer, beyond three times the Monte-Carlo error of the residual itself. With v frozen, the law of a neuron answers to a
 # change of the kernel along a stiff direction by k times as much, k the largest eigenvalue of the Hessian, and the kernel's error is about 1/√k
@@ -82,6 +83,10 @@ def solve(
     inputs = checks.inputs("X", X, ndim=limit.network.input_ndim)
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
+    if isinstance(limit, ANTK) and not linear.applies(limit):
+        raise NotImplementedError(
+            "solve serves ANTK of linear networks; other activations are described but not solved yet"
+        )
     if isinstance(limit, ANBK):
         checks.labels("y", targets, limit.loss)
     seed = checks.seed("seed", seed)
@@ -162,7 +167,7 @@ class _Work:
             raise ValueError(
                 f"{given[0]} has no meaning for {limit.kind}, which is solved in closed form; leave it out"
             )
-        self.solver = checks.choice("solver", "particles" if options["solver"] is None else options["solver"], SOLVERS)
+        self.solver = _chosen(limit, options["solver"])
         slow = self.solver == "minmax"
         defaults = {
             "particles": 20000 if slow else max(2048, 8 * len(X)),
@@ -192,9 +197,13 @@ class _Work:
         limit = self.limit
         if isinstance(limit, LazyLimit):
             return closed.solve(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
+        if isinstance(limit, ANTK):
+            return linear.solve_flow(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
         assert isinstance(limit, ANBK)
         if limit.richness == 0:
             return self._lazy(limit)
+        if self.solver == "linear":
+            return linear.solve(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
         if self.solver == "minmax":
             kernels = self.init.kernels
             if self.init.X is not None and not np.array_equal(self.init.X, self.X):
@@ -234,6 +243,17 @@ class _Work:
         if limit.loss == "squared":
             return replace(answer, duals=duals)
         return replace(closed.with_loss(limit, self.y, answer), duals=duals)
+
+
+def _chosen(limit: Limit, solver: str | None) -> str:
+    """The solver: the one asked for, or what answers without sampling, or the particles."""
+    if solver is None:
+        return "linear" if linear.applies(limit) else "particles"
+    checks.choice("solver", solver, SOLVERS)
+    if solver == "linear" and not linear.applies(limit):
+        name = limit.network.activation.name
+        raise ValueError(f"solver='linear' is for linear networks, but the activation is {name!r}; leave it out")
+    return solver
 
 
 def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:
@@ -292,7 +312,8 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
             return replace(answer, status=f"{answer.status}; {remark}") if remark else answer
         status = f"the saddle equations hold to {doubt:.2g} only; give more particles or a smaller tolerance"
         return replace(answer, converged=False, status=status)
-    if residual > _CLOSED_TOLERANCE[dtype]:
+    allowed = (_LINEAR_TOLERANCE if answer.stats["solver"] == "linear" else _CLOSED_TOLERANCE)[dtype]
+    if residual > allowed:
         advice = "use precision='float64'" if dtype == "float32" else "use inputs of order one"
         status = f"the equations hold to {residual:.2g} only; {advice}, a smaller beta or a larger ridge"
         return replace(answer, converged=False, status=status)

@@ -32,7 +32,7 @@ def whitened(points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solutions(limit: ANBK, X: np.ndarray, y: np.ndarray, seeds: int, options: dict[str, Any]) -> list[Solution]:
-    return [solve(limit, X, y, seed=seed, **options) for seed in range(seeds)]
+    return [solve(limit, X, y, seed=seed, solver="particles", **options) for seed in range(seeds)]
 
 
 def _unfinished(solutions: list[Solution]) -> str:

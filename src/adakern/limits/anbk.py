@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import checks, inputs, linalg, losses
+from adakern.limits import linear_audit
 from adakern.limits.audit import audit
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.limits.lazy import NNGPK
@@ -71,6 +72,8 @@ class ANBK(Limit):
             v = self.beta * np.asarray(losses.get(self.loss).error(jnp.asarray(y), jnp.asarray(s)))
             return relative(s - answer.kernels[-1] @ v / self.decays[-1], np.asarray(y)), {}
         assert answer.duals is not None
+        if not answer.draws:
+            return self._audit_linear(X, y, answer)
         points = inputs.distinct(X)
         below = inputs.input_kernel(self.network, X[points.first]) / self.decays[0]
         for particles in _AUDITORS:
@@ -106,3 +109,13 @@ class ANBK(Limit):
         if found.status:
             report["audit"]["status"] = found.status
         return found.residual, report
+
+    def _audit_linear(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[float, dict[str, Any]]:
+        """Of an answer without neurons: every law is Gaussian."""
+        assert answer.duals is not None
+        below = inputs.input_kernel(self.network, X)
+        numbers = (self.decays, self.richness, self.beta, losses.get(self.loss))
+        parts = linear_audit.audit(below, *numbers, y, answer.kernels, answer.duals, answer.coefficients)
+        values = [parts["readout"], parts["top_dual"], *parts["kernels"], *parts["duals"]]
+        worst = max(value if np.isfinite(value) else np.inf for value in values)
+        return worst, {"audit": {"parts": parts, "doubt": worst if np.isfinite(worst) else None, "noise": {}}}

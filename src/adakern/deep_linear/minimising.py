@@ -1,0 +1,196 @@
+r"""Minima over the end-to-end map of a deep linear network with several outputs.
+
+$$J(z)=\beta\,\mathcal L(Az)+\gamma_0^{-2}\,\mathrm{Tr}\,\psi(\gamma_0^2z^\top z),\qquad K=AA^\top,\quad\nabla J=-\beta A^\top\Delta+z\,g(\gamma_0^2z^\top z),\quad g=2\psi'=(1+t)^{-L}.$$
+
+scipy's trust-region Newton method with Hessian products does the work; Newton's own steps polish its answer below what differences of $J$ resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, minres
+
+from adakern.deep_linear.spectra import Spectrum
+from adakern.losses import Loss, Squared
+
+_CURVATURE = {"squared": 1.0, "logistic": 0.25, "softmax": 0.5}  # largest of a loss
+_STEPS = 400  # of the trust region
+_POLISH = 12
+_SAME = 1e-6  # relative distance below which two ends are one
+
+
+def strength(n: np.ndarray, depth: int) -> np.ndarray:
+    r"""$t\ge0$ with $t(1+t)^L=n$, by Newton's method in logarithms, where it is convex."""
+    with np.errstate(divide="ignore"):
+        goal = np.log(np.maximum(n, 0.0))
+    x = np.minimum(goal, np.maximum(goal, 0.0) / (depth + 1) + 1.0)
+    x = np.where(np.isfinite(goal), x, 0.0)
+    for _ in range(60):
+        excess = x + depth * np.logaddexp(0.0, x) - goal
+        change = excess / (1 + depth / (1 + np.exp(-x)))
+        change = np.where(np.isfinite(change), change, 0.0)
+        x = x - change
+        if np.all(np.abs(change) <= 4e-16 * np.maximum(1.0, np.abs(x))):
+            break
+    return np.where(np.isfinite(goal), np.exp(x), 0.0)
+
+
+def response(
+    z: np.ndarray, directions: np.ndarray, g: np.ndarray, quotient: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """dz ↦ d(z g(zᵀz)) by the divided differences of g, in the eigenvectors of zᵀz."""
+    turned = z @ directions
+
+    def apply(dz: np.ndarray) -> np.ndarray:
+        inner = directions.T @ (dz.T @ z + z.T @ dz) @ directions
+        return dz @ (directions * g[None, :]) @ directions.T + turned @ (quotient * inner) @ directions.T
+
+    return apply
+
+
+class Penalty(NamedTuple):
+    r"""$\gamma_0^{-2}\mathrm{Tr}\,\psi(\gamma_0^2z^\top z)$ of the Bayesian limit."""
+
+    depth: int
+    richness: float
+
+    def strengths(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues of T and its eigenvectors."""
+        n, directions = np.linalg.eigh(self.richness**2 * z.T @ z)
+        return strength(np.maximum(n, 0.0), self.depth), directions
+
+    def value(self, z: np.ndarray) -> float:
+        t, _ = self.strengths(z)
+        return float(np.sum(0.5 * self.depth * (t - np.log1p(t)) + 0.5 * t)) / self.richness**2
+
+    def weights(self, t: np.ndarray) -> np.ndarray:
+        return np.exp(-self.depth * np.log1p(t))
+
+    def slopes(self, t: np.ndarray) -> np.ndarray:
+        """dg/dn."""
+        depth = self.depth
+        return -depth * np.exp(-2 * depth * np.log1p(t)) / (1 + t + depth * t)
+
+    def local(self, z: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """dz ↦ d(z g(γ0² zᵀz))."""
+        t, directions = self.strengths(z)
+        g, n = self.weights(t), t * np.exp(self.depth * np.log1p(t))
+        gap = n[:, None] - n[None, :]
+        middle = strength(0.5 * (n[:, None] + n[None, :]), self.depth)
+        near = np.abs(gap) <= 1e-6 * (n[:, None] + n[None, :]) + 1e-300
+        quotient = np.where(near, self.slopes(middle), (g[:, None] - g[None, :]) / np.where(near, 1.0, gap))
+        return response(z, directions, g, quotient * self.richness**2)
+
+    def gradient(self, z: np.ndarray) -> np.ndarray:
+        t, directions = self.strengths(z)
+        return z @ (directions * self.weights(t)[None, :]) @ directions.T
+
+
+class Ends(NamedTuple):
+    """Minima z, (r, C), each with the Hessian products it took."""
+
+    points: list[tuple[np.ndarray, int]]
+
+
+def minima(loss: Loss, y: np.ndarray, beta: float, spectrum: Spectrum, penalty: Penalty) -> Ends:
+    """Descend from the lazy network's outputs, and from those of a network that fits as well as it can."""
+    work = _Work(loss, y, beta, spectrum, penalty)
+    ends: list[tuple[np.ndarray, int]] = []
+    for ridge in (1.0, 1e-9):
+        z, count = work.descend(work.start(ridge))
+        if all(np.linalg.norm(z - other) > _SAME * np.linalg.norm(other) for other, _ in ends):
+            ends.append((z, count))
+    return Ends(ends)
+
+
+def descend(
+    loss: Loss, y: np.ndarray, beta: float, spectrum: Spectrum, penalty: Any, z: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """The minimum below z, and the Hessian products it took."""
+    return _Work(loss, y, beta, spectrum, penalty).descend(z)
+
+
+class _Work:
+    def __init__(self, loss: Loss, y: np.ndarray, beta: float, spectrum: Spectrum, penalty: Any) -> None:
+        self.loss, self.y, self.beta, self.penalty = loss, jnp.asarray(y), beta, penalty
+        self.root = spectrum.vectors * np.sqrt(spectrum.values)[None, :]
+        self.spectrum = spectrum
+        self.squared = isinstance(loss, Squared)
+        # Coordinates in which the loss's curvature is about one.
+        self.scale = 1 / np.sqrt(1 + beta * _CURVATURE[loss.name] * spectrum.values)[:, None]
+        self.shape = (len(spectrum.values), y.shape[1])
+
+    def start(self, ridge: float) -> np.ndarray:
+        """Ridge regression on the targets, centred where a loss has no scale of its own."""
+        k = self.spectrum.values[:, None]
+        reach = 1.0 if self.squared else 2.0
+        return reach * np.sqrt(k) * self.spectrum.targets / (k + ridge / self.beta)
+
+    def _outputs(self, z: np.ndarray) -> np.ndarray:
+        return self.root @ z
+
+    def value(self, z: np.ndarray) -> float:
+        data = float(jnp.sum(self.loss.value(self.y, jnp.asarray(self._outputs(z)))))
+        return self.beta * data + self.penalty.value(z)
+
+    def gradient(self, z: np.ndarray) -> np.ndarray:
+        if self.squared:
+            k = self.spectrum.values[:, None]
+            data = np.sqrt(k) * self.spectrum.targets - k * z
+        else:
+            data = self.root.T @ np.asarray(self.loss.error(self.y, jnp.asarray(self._outputs(z))), np.float64)
+        return -self.beta * data + self.penalty.gradient(z)
+
+    def hessian(self, z: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        local = self.penalty.local(z)
+        if self.squared:
+            k = self.spectrum.values[:, None]
+            return lambda dz: self.beta * k * dz + local(dz)
+        curvature = np.asarray(self.loss.curvature(self.y, jnp.asarray(self._outputs(z))), np.float64)
+
+        def apply(dz: np.ndarray) -> np.ndarray:
+            ds = self.root @ dz
+            answer = curvature * ds if curvature.ndim == 2 else np.einsum("pij,pj->pi", curvature, ds)
+            return self.beta * (self.root.T @ answer) + local(dz)
+
+        return apply
+
+    def descend(self, z: np.ndarray) -> tuple[np.ndarray, int]:
+        count = 0
+
+        def inward(x: np.ndarray) -> np.ndarray:
+            return self.scale * x.reshape(self.shape)
+
+        held: list[tuple[bytes, Callable[[np.ndarray], np.ndarray]]] = []
+
+        def product(x: np.ndarray, p: np.ndarray) -> np.ndarray:
+            nonlocal count
+            count += 1
+            mark = x.tobytes()
+            if not held or held[0][0] != mark:
+                held[:] = [(mark, self.hessian(inward(x)))]
+            return (self.scale * held[0][1](inward(p))).ravel()
+
+        found = minimize(
+            lambda x: self.value(inward(x)),
+            (z / self.scale).ravel(),
+            jac=lambda x: (self.scale * self.gradient(inward(x))).ravel(),
+            hessp=product,
+            method="trust-krylov",
+            options={"gtol": 1e-7 * (1 + self.value(z)), "maxiter": _STEPS},
+        )
+        x = found.x
+        slope = (self.scale * self.gradient(inward(x))).ravel()
+        for _ in range(_POLISH):
+            operator = LinearOperator((x.size, x.size), lambda p, x=x: product(x, p), dtype=np.float64)
+            step, _ = minres(operator, -slope, rtol=1e-12, maxiter=500)
+            there = (self.scale * self.gradient(inward(x + step))).ravel()
+            if not np.linalg.norm(there) < 0.5 * np.linalg.norm(slope):
+                break
+            x, slope = x + step, there
+        return inward(x), count

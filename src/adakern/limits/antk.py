@@ -1,0 +1,74 @@
+r"""The adaptive Neural Tangent Kernel: where gradient flow with weight decay ends in an infinitely wide network.
+
+At the fixed point the predictor is a kernel machine, $f=K\Delta/\kappa$ with $K=\sum_{\ell=0}^LG^{\ell+1}\circ\Phi^\ell$ and $\kappa=\sum_\ell\lambda_\ell$ (homogeneous activations of degree one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from adakern import checks, inputs
+from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
+from adakern.networks import Network
+
+
+@dataclass(frozen=True)
+class ANTK(Limit):
+    r"""The adaptive Neural Tangent Kernel, squared loss.
+
+    $$f(x)=K(x)^\top\left[K+\kappa I\right]^{-1}y,\qquad K=\sum_{\ell=0}^LG^{\ell+1}\circ\Phi^\ell,\quad\kappa=\sum_{\ell=0}^L\lambda_\ell$$
+
+    `solve` serves deep linear networks so far, in closed form. With several outputs the tangent kernel has output indices; then `Solution.kernel` is $\Phi^L$, with $f=\Phi^L\Delta/\lambda_L$.
+
+    Args:
+        network: the architecture.
+        richness: $\gamma_0\ge0$.
+        decay: weight decay $\lambda>0$, one number or one per weight layer ($L+1$).
+    """
+
+    kind: ClassVar[str] = "ANTK"
+    network: Network
+    richness: float = 1.0
+    decay: Any = 1.0
+
+    def __post_init__(self) -> None:
+        check_network(self.network)
+        object.__setattr__(self, "richness", checks.nonnegative("richness", self.richness))
+        object.__setattr__(self, "decay", frozen_decay(self.decay, self.network))
+
+    @property
+    def tangent(self) -> bool:
+        return True
+
+    def config(self) -> dict[str, Any]:
+        return {"richness": self.richness, "decay": self.decay}
+
+    def residual(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> float:
+        r"""The largest relative violation of stationarity, for linear networks, with $G^\ell$ as C×C matrices and $G^{L+1}=I$:
+
+        $$f=\tfrac1{\lambda_L}\Phi^L\Delta,\quad\Delta=y-f,\quad\Phi^{\ell+1}=\tfrac{\gamma_0^2}{\lambda_\ell^2}\Phi^\ell\Delta\,G^{\ell+1}\Delta^\top\Phi^\ell,\quad G^\ell=\tfrac{\gamma_0^2}{\lambda_\ell^2}G^{\ell+1}\Delta^\top\Phi^\ell\Delta\,G^{\ell+1},$$
+
+        and $f=k\alpha$ with the predictor's kernel.
+        """
+        delta, decays, scale = answer.errors, self.decays, float(np.linalg.norm(y)) or 1.0
+        parts = [
+            float(np.linalg.norm(delta - (y - answer.fitted))) / scale,
+            float(np.linalg.norm(answer.fitted - answer.kernels[-1] @ delta / decays[-1])) / scale,
+            float(np.linalg.norm(answer.fitted - answer.kernel @ answer.coefficients)) / scale,
+        ]
+        below = (inputs.input_kernel(self.network, X), *answer.kernels)
+        gradient = np.eye(y.shape[1])
+        for layer in range(self.network.depth, 0, -1):
+            moved = below[layer - 1] @ delta
+            made = (self.richness / decays[layer]) ** 2 * gradient @ (delta.T @ below[layer] @ delta) @ gradient
+            if answer.gradient_kernels is not None:
+                parts.append(
+                    relative(answer.gradient_kernels[layer - 1] - made[0, 0], np.full(below[0].shape, made[0, 0]))
+                )
+            gradient = made
+            kernel = (self.richness / decays[layer - 1]) ** 2 * moved @ gradient @ moved.T
+            parts.append(relative(below[layer] - kernel, below[layer]))
+        return max(parts)

@@ -1,0 +1,203 @@
+"""Deep linear networks: kernels, duals and readout from the C×C matrix that all layers share. No sampling.
+
+numpy and scipy rather than jax: a handful of LAPACK calls in float64, whatever the precision of the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import blas
+
+from adakern import inputs, losses, memory
+from adakern.deep_linear import bayes, flow, spectra
+from adakern.limits.anbk import ANBK
+from adakern.limits.antk import ANTK
+from adakern.limits.base import Answer, Limit
+from adakern.losses import Squared
+from adakern.progress import Progress
+
+_FIRST, _MOST = 128, 1024  # dimensions of a Krylov space, doubled in between
+_SETTLED = 1e-12  # of |y|: residual of the readout at which a Krylov space is large enough
+
+
+def applies(limit: Limit) -> bool:
+    """Whether this solver serves a limit: the activation is linear."""
+    return limit.network.activation.name == "linear"
+
+
+def solve(limit: ANBK, X: np.ndarray, y: np.ndarray, *, precision: str, progress: Progress) -> Answer:
+    """Solve the aNBK of a linear network; `y` has shape (points, outputs)."""
+    rows, below = _inputs(limit, X, 2 * limit.network.depth)
+    depth, decays = limit.network.depth, np.asarray(limit.decays)
+    loss = losses.get(limit.loss)
+    problem = bayes.Problem(depth, limit.richness, limit.beta, loss, y)
+    with progress.task("linear aNBK", total=depth + 1) as advance:
+        saddles, route = _saddles(problem, rows, below, float(np.prod(decays)))
+        advance("solved", 1)
+        best = saddles.found[0]
+        v, image = best.v, below @ best.v
+        kernels, duals = [], []
+        for layer in range(1, depth + 1):
+            scale = float(np.prod(decays[:layer]))
+            grown = limit.richness**2 / float(np.prod(decays)) * best.feature_weights(depth, layer)
+            kernels.append(_updated(below, image, grown, 1 / scale, precision))
+            share = -(limit.richness**2) / float(np.prod(decays[layer:])) * best.dual_weights(depth, layer)
+            duals.append(_updated(None, v, share, 1.0, precision))
+            advance("kernels", 1)
+    stats = {
+        "solver": "linear",
+        "strengths": best.strengths.tolist(),
+        "free_energy": best.free_energy,
+        "free_energy_error": 0.0,
+        "solutions": [
+            {"strengths": part.strengths.tolist(), "free_energy": part.free_energy, "stable": part.stable}
+            for part in saddles.found
+        ],
+        "all_solutions": saddles.complete,
+        "steps": saddles.evaluations,
+        **route,
+    }
+    return Answer(
+        kernels=tuple(kernels),
+        kernel=kernels[-1],
+        coefficients=(v / decays[-1]).astype(precision),
+        fitted=np.asarray(loss.link(jnp.asarray(best.outputs))).astype(precision),
+        errors=(v / limit.beta).astype(precision),
+        kernel_errors=_zeros(len(X), depth, precision),
+        duals=tuple(duals),
+        status=_status(saddles),
+        stats=stats,
+    )
+
+
+def solve_flow(limit: ANTK, X: np.ndarray, y: np.ndarray, *, precision: str, progress: Progress) -> Answer:
+    """Solve the aNTK of a linear network; `y` has shape (points, outputs)."""
+    rows, below = _inputs(limit, X, 2 * limit.network.depth + 1)
+    depth, decays = limit.network.depth, np.asarray(limit.decays)
+    mean = float(np.exp(np.mean(np.log(decays))))
+    spectrum = spectra.dense(rows, y)
+    rests = flow.solve(flow.Problem(depth, limit.richness, mean, y), spectrum)
+    living = [rest for rest in rests.found if rest.stable]
+    best = living[0] if living else rests.dead
+    tau, turned = best.strengths, below @ best.map @ best.directions
+    n = np.where(tau > 0, tau ** (depth + 1), 1.0) / max(limit.richness, 1e-300) ** 2
+    balanced = mean * tau[:, None] / decays[None, :]  # squared singular values, (C, L+1)
+    kernels = []
+    for layer in range(1, depth + 1):
+        weights = np.where(tau > 0, np.prod(balanced[:, :layer], axis=1) / n, 0.0)
+        kernels.append(_updated(None, turned, np.diag(weights), 1.0, precision))
+    single = y.shape[1] == 1
+    gradients: tuple[np.ndarray, ...] | None = None
+    if single:
+        products = [float(np.prod(balanced[0, layer:])) for layer in range(1, depth + 1)]
+        gradients = tuple(np.full((len(X), len(X)), value, dtype=precision) for value in products)
+        others = sum(float(np.prod(np.delete(balanced[0], layer))) for layer in range(1, depth + 1))
+        square = np.array([[others / n[0] if tau[0] > 0 else 0.0]])
+        kernel = _updated(below, turned, square / products[0] if products[0] > 0 else square, products[0], precision)
+        coefficients = best.errors / float(np.sum(decays))
+    else:
+        kernel, coefficients = kernels[-1], best.errors / decays[-1]
+    stats = {
+        "solver": "linear",
+        "strengths": tau.tolist(),
+        "objective": best.objective,
+        "collapse": flow.collapse(spectrum, depth, mean) if single else None,
+        "solutions": [
+            {"strengths": part.strengths.tolist(), "objective": part.objective, "stable": part.stable}
+            for part in (*rests.found, rests.dead)
+        ],
+        "all_solutions": rests.complete,
+    }
+    if stats["collapse"] is not None and not np.isfinite(stats["collapse"]):
+        stats["collapse"] = None
+    return Answer(
+        kernels=tuple(kernels),
+        kernel=kernel,
+        coefficients=coefficients.astype(precision),
+        fitted=best.outputs.astype(precision),
+        errors=best.errors.astype(precision),
+        kernel_errors=_zeros(len(X), depth, precision),
+        gradient_kernels=gradients,
+        status=_rest_status(rests, bool(living)),
+        stats=stats,
+    )
+
+
+def _inputs(limit: Limit, X: np.ndarray, matrices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features and their inner products, if the matrices to come fit into memory."""
+    memory.require(
+        8 * (matrices + 4) * len(X) ** 2, f"kernels and duals of {limit.network.depth} layers over {len(X)} points"
+    )
+    rows = inputs.features(limit.network, X).astype(np.float64)
+    return rows, rows @ rows.T
+
+
+def _saddles(
+    problem: bayes.Problem, rows: np.ndarray, below: np.ndarray, scale: float
+) -> tuple[bayes.Saddles, dict[str, Any]]:
+    """All solutions, and how the input kernel was diagonalised."""
+    if min(rows.shape) <= spectra.DENSE or not isinstance(problem.loss, Squared):
+        spectrum = spectra.dense(rows, problem.y).scaled(1 / scale)
+        return bayes.solve(problem, spectrum), {"route": "eigenvalues", "rank": len(spectrum.values)}
+    krylov, size = spectra.Krylov(below, problem.y), _FIRST
+    while size <= _MOST:
+        open_ended = krylov.grow(size)
+        spectrum = krylov.spectrum().scaled(1 / scale)
+        saddles = bayes.solve(problem, spectrum)
+        worst = max(_unsettled(problem, below, scale, saddle) for saddle in saddles.found)
+        if worst <= _SETTLED:
+            return saddles, {"route": "krylov", "rank": len(spectrum.values), "readout": worst}
+        if not open_ended:
+            break
+        size *= 2
+    spectrum = spectra.dense(rows, problem.y).scaled(1 / scale)
+    return bayes.solve(problem, spectrum), {"route": "eigenvalues", "rank": len(spectrum.values)}
+
+
+def _unsettled(problem: bayes.Problem, below: np.ndarray, scale: float, saddle: bayes.Saddle) -> float:
+    r"""$|y-s-v/\beta|/|y|$ with $s=Kv(I+T)^L$."""
+    outputs = below @ saddle.v @ saddle.of(lambda t: np.exp(problem.depth * np.log1p(t))) / scale
+    return float(np.linalg.norm(problem.y - outputs - saddle.v / problem.beta) / np.linalg.norm(problem.y))
+
+
+def _updated(
+    base: np.ndarray | None, factor: np.ndarray, middle: np.ndarray, scale: float, precision: str
+) -> np.ndarray:
+    """scale·(base + factor middle factorᵀ), symmetric."""
+    left = np.asfortranarray(scale * factor @ middle)
+    if base is None:
+        result = left @ factor.T
+    else:
+        copy = np.asfortranarray((base * scale).T) if scale != 1.0 else np.array(base, order="F")
+        result = blas.dgemm(1.0, left, np.asfortranarray(factor), beta=1.0, c=copy, trans_b=True, overwrite_c=True)
+    return np.ascontiguousarray(result.T, dtype=precision)
+
+
+def _zeros(points: int, depth: int, precision: str) -> tuple[np.ndarray, ...]:
+    return (np.zeros((points, points), dtype=precision),) * depth
+
+
+def _status(saddles: bayes.Saddles) -> str:
+    others = len(saddles.found) - 1
+    if others == 0:
+        return (
+            "closed form"
+            if saddles.complete
+            else "closed form; descent from small and large networks ends in the same place"
+        )
+    stable = sum(part.stable for part in saddles.found[1:])
+    return (
+        f"closed form; the solution of least free energy of {others + 1} ({stable} more of them stable, see stats['solutions']): "
+        "which one a network finds may depend on its start"
+    )
+
+
+def _rest_status(rests: flow.Rests, alive: bool) -> str:
+    if not alive:
+        return "closed form; everything dies: this decay is too strong for this richness (see stats['collapse'])"
+    if rests.dead.stable:
+        return "closed form; death is stable too (see stats['solutions']): which of the two gradient flow ends in depends on its start"
+    return "closed form"
