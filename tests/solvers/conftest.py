@@ -27,9 +27,13 @@ def find(points):
         limit = ak.ANBK(ak.MLP(depth, activation), **problem)
         key = (limit, seed, particles, tolerance)
         if options or fresh:
-            return ak.solve(limit, *points, seed=seed, particles=particles, tolerance=tolerance, **options)
+            return ak.solve(
+                limit, *points, solver="particles", seed=seed, particles=particles, tolerance=tolerance, **options
+            )
         if key not in found:
-            found[key] = ak.solve(limit, *points, seed=seed, particles=particles, tolerance=tolerance)
+            found[key] = ak.solve(
+                limit, *points, solver="particles", seed=seed, particles=particles, tolerance=tolerance
+            )
         return found[key]
 
     return find

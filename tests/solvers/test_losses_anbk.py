@@ -202,7 +202,7 @@ def test_decays_of_a_deep_linear_network():
     exact = linear_overlaps(decays, 2.0, 10.0)
     # The recursion of the theory, from the overlaps: p_ℓ is Gaussian of precision λ/c_{ℓ-1} + d_ℓ.
     limit = ak.ANBK(ak.MLP(2, "linear"), richness=2.0, beta=10.0, decay=decays)
-    solution = ak.solve(limit, X, y, particles=2048, tolerance=0.01)
+    solution = ak.solve(limit, X, y, solver="particles", particles=2048, tolerance=0.01)
     for kernel, error, (along, off) in zip(solution.kernels, solution.kernel_errors, exact, strict=True):
         sigma = np.linalg.norm(error)
         assert along > 1.2 * off

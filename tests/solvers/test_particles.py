@@ -33,7 +33,7 @@ def test_deep_linear_overlaps(depth):
     last = overlap(depth, 2.0, 10.0)
     growth = 1 + 4.0 * last / (0.1 + last) ** 2
     limit = ak.ANBK(ak.MLP(depth, "linear"), richness=2.0, beta=10.0)
-    runs = [ak.solve(limit, X, y, seed=seed, particles=2048, tolerance=0.02) for seed in range(4)]
+    runs = [ak.solve(limit, X, y, solver="particles", seed=seed, particles=2048, tolerance=0.02) for seed in range(4)]
     for layer in range(depth):
         measured = np.array([y @ run.kernels[layer] @ y for run in runs])
         error = measured.std(ddof=1) / 2

@@ -65,6 +65,10 @@ class Saddle(NamedTuple):
         """A function of T."""
         return (self.directions * function(self.strengths)[None, :]) @ self.directions.T
 
+    def image(self, depth: int) -> np.ndarray:
+        r"""$Kv=s(I+T)^{-L}$: without what $v$ has outside of the range of $K$, which rounding would let in."""
+        return self.outputs @ self.of(lambda t: np.exp(-depth * np.log1p(t)))
+
     def feature_weights(self, depth: int, layer: int) -> np.ndarray:
         r"""$(I+T)^L((I+T)^\ell-I)/T$."""
         return self.of(lambda t: np.exp(depth * np.log1p(t)) * growth(t, layer))

@@ -32,7 +32,7 @@ def crossings(
 ) -> Crossings:
     r"""Every root of $f$ between two ends.
 
-    An interval of half-width $h$ around $m$ holds none if $|f(m)|>Bh$, at most one if $|f'(m)|>Ch$, with $B$ and $C$ bounds of $|f'|$ and $|f''|$; otherwise it is halved.
+    An interval of half-width $h$ around $m$ holds none if $|f(m)|>Bh$ or $|f(m)|>|f'(m)|h+\frac12Ch^2$, at most one if $|f'(m)|>Ch$, with $B$ and $C$ bounds of $|f'|$ and $|f''|$; otherwise it is halved.
 
     Args:
         curve: $f$ and $f'$ at an array of places.
@@ -50,7 +50,10 @@ def crossings(
         middle, half = 0.5 * (left + right), 0.5 * (right - left)
         values, slopes = curve(middle)
         count += len(middle)
-        undecided = np.abs(values) <= slope(right) * half * (1 + 1e-9)
+        reach = slope(right) * half
+        if curvature is not None:
+            reach = np.minimum(reach, np.abs(slopes) * half + 0.5 * curvature * half**2)
+        undecided = np.abs(values) <= reach * (1 + 1e-9) + 1e-14
         single = undecided & (np.abs(slopes) > curvature * half) if curvature is not None else np.zeros_like(undecided)
         small = undecided & ~single & (2 * half <= finest)
         found += [(float(a), float(b)) for a, b in zip(left[single], right[single], strict=True)]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import least_squares, minimize_scalar
 
 from adakern.deep_linear import minimising
 from adakern.deep_linear.crossings import crossings
@@ -210,7 +210,7 @@ def _several(problem: Problem, spectrum: Spectrum) -> list[Rest]:
     alive = tau > _DEAD ** (1 / (depth + 1)) * max(float(tau.max()), 1e-300)
     if not alive.any() or tau.max() ** (depth + 1) < 1e-12 * richness**2 * float(np.sum(problem.y**2)):
         return []
-    tau = np.where(alive, tau, 0.0)
+    tau, directions = _polished(problem, spectrum, directions[:, alive] * np.sqrt(tau[alive])[None, :])
     rho = tau**depth / problem.decay
     turned = spectrum.targets @ directions
     inside = turned / (1 + rho[None, :] * k)
@@ -218,3 +218,25 @@ def _several(problem: Problem, spectrum: Spectrum) -> list[Rest]:
     outputs = spectrum.vectors @ ((rho[None, :] * k * inside) @ directions.T)
     w = spectrum.vectors @ ((rho[None, :] * inside) @ directions.T) + (spectrum.rest @ directions * rho) @ directions.T
     return [Rest(tau, directions, w, errors, outputs, objective(problem, tau, outputs), True)]
+
+
+def _polished(problem: Problem, spectrum: Spectrum, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""$\mathcal T=ZZ^\top$ of the surviving directions without the smoothing: least squares on $\gamma_0^2\Delta^\top f=\Lambda\mathcal T$, from next to it."""
+    depth, k = problem.depth, spectrum.values[:, None]
+
+    def split(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        tau, directions = np.linalg.eigh(z @ z.T)
+        return np.where(np.arange(len(tau)) < len(tau) - z.shape[1], 0.0, np.maximum(tau, 0.0)), directions
+
+    def excess(x: np.ndarray) -> np.ndarray:
+        tau, directions = split(x.reshape(factor.shape))
+        rho = tau**depth / problem.decay
+        errors = (spectrum.targets @ directions) / (1 + rho[None, :] * k)
+        outputs = rho[None, :] * k * errors
+        difference = problem.richness**2 * errors.T @ outputs - problem.decay * np.diag(tau)
+        return ((directions @ difference @ directions.T) / scale).ravel()
+
+    scale = problem.decay * float(np.linalg.norm(factor, 2)) ** 2
+    found = least_squares(excess, factor.ravel(), method="trf", xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=50)
+    better = np.linalg.norm(found.fun) < np.linalg.norm(excess(factor.ravel()))
+    return split(found.x.reshape(factor.shape) if better else factor)

@@ -77,10 +77,10 @@ class Krylov:
     def grow(self, size: int) -> bool:
         """Go on to at least so many dimensions; False if the space is closed before."""
         while self.size < size:
-            if not self._blocks or self._blocks[-1].shape[1] == 0:
+            room = len(self._y) - self.size
+            if not self._blocks or self._blocks[-1].shape[1] == 0 or room == 0:
                 return False
-            image = self._kernel @ self._blocks[-1]
-            self._images.append(image)
+            image = self._image()
             scale = np.linalg.norm(image)
             basis = np.concatenate(self._blocks, axis=1)
             fresh = image.copy()
@@ -88,19 +88,27 @@ class Krylov:
                 fresh -= basis @ (basis.T @ fresh)
             q, corner, _ = scipy.linalg.qr(fresh, mode="economic", pivoting=True)
             keep = np.abs(np.diag(corner)) > 1e-13 * scale
-            q = q[:, keep]
-            q -= basis @ (basis.T @ q)
-            self._blocks.append(q / np.maximum(np.linalg.norm(q, axis=0), 1e-300))
+            q = q[:, keep][:, :room]
+            for _ in range(2):
+                q = np.linalg.qr(q - basis @ (basis.T @ q))[0]
+            self._blocks.append(q)
         return True
+
+    def _image(self) -> np.ndarray:
+        """Φ⁰ times the last block."""
+        if len(self._images) < len(self._blocks):
+            self._images.append(self._kernel @ self._blocks[-1])
+        return self._images[-1]
 
     def spectrum(self) -> Spectrum:
         """Ritz values and vectors."""
-        while len(self._images) < len(self._blocks):
-            self._images.append(self._kernel @ self._blocks[len(self._images)])
+        self._image()
         basis, images = np.concatenate(self._blocks, axis=1), np.concatenate(self._images, axis=1)
         small = basis.T @ images
         values, rotation = scipy.linalg.eigh((small + small.T) / 2)
         keep = values > linalg.eigenvalue_floor(float(values[-1]), len(basis), np.float64)
         vectors = basis @ rotation[:, keep]
         targets = vectors.T @ self._y
-        return Spectrum(vectors, values[keep], targets, self._y - vectors @ targets)
+        # The targets lie in the space: what is left of them is rounding, unless directions of no variance were dropped.
+        rest = np.zeros_like(self._y) if keep.all() else self._y - vectors @ targets
+        return Spectrum(vectors, values[keep], targets, rest)

@@ -35,6 +35,9 @@ def audit(
     points, top = len(y), decays[-1]
     probes = np.eye(points) if points <= _EXACT else np.random.default_rng(0).standard_normal((points, _PROBES))
     v = top * coefficients
+    epsilon = float(
+        np.finfo(kernels[-1].dtype).eps
+    )  # labels that inputs do not determine leave large duals, which cancel in products
     error = np.asarray(loss.error(jnp.asarray(y), jnp.asarray(kernels[-1] @ coefficients)))
     last = duals[-1] @ probes
     off_kernels, off_duals = [], []
@@ -43,11 +46,13 @@ def audit(
         prior = below @ probes / decays[layer]
         moved = kernel @ probes
         tilt = below @ (dual @ moved) / decays[layer]
-        off_kernels.append(_off(moved + tilt - prior, moved, tilt, prior))
+        rounding = epsilon * _norm(below) * _norm(dual) * _norm(moved) / decays[layer]
+        off_kernels.append(_off(moved + tilt - prior, moved, tilt, prior, rounding=rounding))
         if layer + 1 < len(kernels):
             higher = duals[layer + 1] @ probes
             parts = (dual @ probes, dual @ (kernel @ higher) / decays[layer + 1], higher / decays[layer + 1])
-            off_duals.append(_off(parts[0] + parts[1] - parts[2], *parts))
+            rounding = epsilon * _norm(dual) * _norm(kernel) * _norm(higher) / decays[layer + 1]
+            off_duals.append(_off(parts[0] + parts[1] - parts[2], *parts, rounding=rounding))
         below = kernel
     return {
         "readout": float(np.linalg.norm(error - v / beta)) / (float(np.linalg.norm(y)) or 1.0),
@@ -57,6 +62,12 @@ def audit(
     }
 
 
-def _off(difference: np.ndarray, *terms: np.ndarray) -> float:
-    size = max(float(np.linalg.norm(term)) for term in terms)
-    return float(np.linalg.norm(difference)) / size if size > 0 else float(np.linalg.norm(difference))
+def _norm(array: np.ndarray) -> float:
+    return float(np.linalg.norm(array))
+
+
+def _off(difference: np.ndarray, *terms: np.ndarray, rounding: float = 0.0) -> float:
+    """Relative to the largest term, as far as it exceeds what rounding makes of the products."""
+    size, excess = max(map(_norm, terms)), _norm(difference)
+    excess = max(0.0, excess - rounding) if np.isfinite(excess) else excess
+    return excess / size if size > 0 else excess

@@ -20,7 +20,7 @@ from adakern.losses import Squared
 from adakern.progress import Progress
 
 _FIRST, _MOST = 128, 1024  # dimensions of a Krylov space, doubled in between
-_SETTLED = 1e-12  # of |y|: residual of the readout at which a Krylov space is large enough
+_SETTLED = 1e-11  # of |y|: residual of the readout at which a Krylov space is large enough
 
 
 def applies(limit: Limit) -> bool:
@@ -38,7 +38,7 @@ def solve(limit: ANBK, X: np.ndarray, y: np.ndarray, *, precision: str, progress
         saddles, route = _saddles(problem, rows, below, float(np.prod(decays)))
         advance("solved", 1)
         best = saddles.found[0]
-        v, image = best.v, below @ best.v
+        v, image = best.v, float(np.prod(decays)) * best.image(depth)
         kernels, duals = [], []
         for layer in range(1, depth + 1):
             scale = float(np.prod(decays[:layer]))
@@ -83,7 +83,7 @@ def solve_flow(limit: ANTK, X: np.ndarray, y: np.ndarray, *, precision: str, pro
     living = [rest for rest in rests.found if rest.stable]
     best = living[0] if living else rests.dead
     tau, turned = best.strengths, below @ best.map @ best.directions
-    n = np.where(tau > 0, tau ** (depth + 1), 1.0) / max(limit.richness, 1e-300) ** 2
+    n = np.where(tau > 0, tau ** (depth + 1), 1.0) / (limit.richness**2 or 1.0)
     balanced = mean * tau[:, None] / decays[None, :]  # squared singular values, (C, L+1)
     kernels = []
     for layer in range(1, depth + 1):
