@@ -16,6 +16,9 @@ from adakern import linalg
 DENSE = 2500  # size from which a Krylov space is tried before all eigenvectors are computed: those take some 40 Cholesky factorisations
 
 
+_CHUNK = 256  # dimensions of a Krylov space that room is made for at first
+
+
 class Spectrum(NamedTuple):
     r"""$\Phi^0\approx U\,\mathrm{diag}(k)\,U^\top$ and $y=U\tilde y+y_\perp$.
 
@@ -65,49 +68,52 @@ class Krylov:
 
     def __init__(self, kernel: np.ndarray, y: np.ndarray) -> None:
         self._kernel, self._y = kernel, y
-        basis = scipy.linalg.qr(y, mode="economic", pivoting=True)[0]
         rank = int(np.linalg.matrix_rank(y))
-        self._blocks = [basis[:, :rank]] if rank else []
-        self._images: list[np.ndarray] = []
+        first = scipy.linalg.qr(y, mode="economic", pivoting=True)[0][:, :rank]
+        self.size, self._last = 0, rank  # dimensions, and those of the last block
+        self._held = np.empty((2, min(len(y), max(_CHUNK, rank)), len(y)))  # basis and its images, in rows
+        self._add(first.T)
 
     @property
-    def size(self) -> int:
-        return sum(block.shape[1] for block in self._blocks)
+    def _basis(self) -> np.ndarray:
+        return self._held[0, : self.size]
+
+    @property
+    def _images(self) -> np.ndarray:
+        return self._held[1, : self.size]
 
     def grow(self, size: int) -> bool:
         """Go on to at least so many dimensions; False if the space is closed before."""
         while self.size < size:
             room = len(self._y) - self.size
-            if not self._blocks or self._blocks[-1].shape[1] == 0 or room == 0:
+            if self._last == 0 or room == 0:
                 return False
-            image = self._image()
-            scale = np.linalg.norm(image)
-            basis = np.concatenate(self._blocks, axis=1)
-            fresh = image.copy()
+            fresh = self._images[-self._last :].copy()
+            scale = np.linalg.norm(fresh)
             for _ in range(2):
-                fresh -= basis @ (basis.T @ fresh)
-            q, corner, _ = scipy.linalg.qr(fresh, mode="economic", pivoting=True)
-            keep = np.abs(np.diag(corner)) > 1e-13 * scale
-            q = q[:, keep][:, :room]
-            for _ in range(2):
-                q = np.linalg.qr(q - basis @ (basis.T @ q))[0]
-            self._blocks.append(q)
+                fresh -= (fresh @ self._basis.T) @ self._basis
+            q, corner, _ = scipy.linalg.qr(fresh.T, mode="economic", pivoting=True)
+            q = q[:, np.abs(np.diag(corner)) > 1e-13 * scale][:, :room].T
+            q = q - (q @ self._basis.T) @ self._basis
+            self._last = len(q)
+            if self._last:
+                self._add(np.linalg.qr(q.T)[0].T)
         return True
 
-    def _image(self) -> np.ndarray:
-        """Φ⁰ times the last block."""
-        if len(self._images) < len(self._blocks):
-            self._images.append(self._kernel @ self._blocks[-1])
-        return self._images[-1]
+    def _add(self, block: np.ndarray) -> None:
+        end = self.size + len(block)
+        if end > self._held.shape[1]:
+            more = np.empty((2, min(len(self._y), 2 * end) - self._held.shape[1], len(self._y)))
+            self._held = np.concatenate([self._held, more], axis=1)
+        self._held[:, self.size : end] = block, (self._kernel @ block.T).T
+        self.size = end
 
     def spectrum(self) -> Spectrum:
         """Ritz values and vectors."""
-        self._image()
-        basis, images = np.concatenate(self._blocks, axis=1), np.concatenate(self._images, axis=1)
-        small = basis.T @ images
+        small = self._basis @ self._images.T
         values, rotation = scipy.linalg.eigh((small + small.T) / 2)
-        keep = values > linalg.eigenvalue_floor(float(values[-1]), len(basis), np.float64)
-        vectors = basis @ rotation[:, keep]
+        keep = values > linalg.eigenvalue_floor(float(values[-1]), len(self._y), np.float64)
+        vectors = self._basis.T @ rotation[:, keep]
         targets = vectors.T @ self._y
         # The targets lie in the space: what is left of them is rounding, unless directions of no variance were dropped.
         rest = np.zeros_like(self._y) if keep.all() else self._y - vectors @ targets
