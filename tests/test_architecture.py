@@ -28,7 +28,7 @@ ORDER = (
     ("deep_linear.*",),
     ("extension",),
     ("solvers.*",),
-    ("renormalization", "linear"),
+    ("renormalization", "linear", "perturbing.*"),
     ("storage",),
     ("solution",),
     ("loading",),

@@ -17,6 +17,7 @@ from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, Limit
 from adakern.loading import load
 from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
+from adakern.perturbing import Perturbation, perturbation
 from adakern.renormalization import Renormalization, renormalize
 from adakern.solution import Solution
 from adakern.solving import path, solve
@@ -36,6 +37,7 @@ __all__ = [
     "FileFormatError",
     "Limit",
     "Network",
+    "Perturbation",
     "Renormalization",
     "Solution",
     "TooLargeError",
@@ -49,6 +51,7 @@ __all__ = [
     "losses",
     "mean_squared_error",
     "path",
+    "perturbation",
     "renormalize",
     "solve",
 ]
