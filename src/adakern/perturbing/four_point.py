@@ -20,9 +20,9 @@ from adakern.perturbing.response import RADIUS, Response
 
 CLOSED, QUADRATURE, SAMPLED = "closed form", "quadrature", "quasi Monte Carlo"
 
-_SCRAMBLES = 16  # independent randomisations of the Sobol points, whose scatter is the error
+SCRAMBLES = 16  # independent randomisations of the Sobol points, whose scatter is the error
 _BITS = 30  # of a Sobol coordinate
-_ROWS = 1 << 13  # nodes at a time: one shape to compile, and bounded memory
+ROWS = 1 << 13  # nodes at a time: one shape to compile, and bounded memory
 _WORK = 2e8  # evaluations of φ that a quadrature may take
 _RESOLVED = 1e-4  # relative difference of two orders at which the finer one counts
 _SETTLED = 1e-8  # the same, at which no finer one is tried
@@ -95,7 +95,7 @@ class _Law:
 
     def connected(self, nodes: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Nodes in batches of one shape, the last filled up by nodes of weight zero."""
-        batch = min(_ROWS, 1 << (len(weights) - 1).bit_length())
+        batch = min(ROWS, 1 << (len(weights) - 1).bit_length())
         constants = [jnp.asarray(part) for part in (self.root, self.dual, self.kernel)]
         total = np.zeros_like(self.kernel)
         for start in range(0, len(weights), batch):
@@ -192,11 +192,11 @@ def _sampled(law: _Law, samples: int, seed: tuple[int, int]) -> np.ndarray:
     law = replace(law, root=law.root @ _axes(law))
     rank, degree = law.root.shape[1], law.activation.degree
     radius, excess = _radii(rank, degree) if degree else (None, 1.0)
-    count = 1 << ((samples // _SCRAMBLES).bit_length() - 1)
-    batch = min(count, _ROWS)
+    count = 1 << ((samples // SCRAMBLES).bit_length() - 1)
+    batch = min(count, ROWS)
     weights = np.full(batch, 1 / count)
     estimates = []
-    for child in np.random.SeedSequence(seed).spawn(_SCRAMBLES):
+    for child in np.random.SeedSequence(seed).spawn(SCRAMBLES):
         engine = qmc.Sobol(rank, scramble=True, bits=_BITS, seed=np.random.default_rng(child))
         total = np.zeros_like(law.kernel)
         for _ in range(count // batch):

@@ -30,7 +30,7 @@ from adakern.limits import ANBK, readout
 from adakern.limits.base import relative
 from adakern.losses import Loss
 from adakern.networks import CNN
-from adakern.perturbing.four_point import Change, four_point
+from adakern.perturbing.four_point import ROWS, SCRAMBLES, Change, four_point
 from adakern.perturbing.response import BLURRED, Response, response
 from adakern.precision import scope
 from adakern.solvers import closed
@@ -129,10 +129,10 @@ def perturbation(limit: ANBK, X: Any, y: Any, *, samples: int = 1 << 18, seed: i
     with np.errstate(over="ignore"):
         if not np.isfinite(np.square(limit.beta * targets).sum()):
             raise ValueError("y must have squares that fit into float64, but some are too large; rescale it")
-    samples = checks.integer("samples", samples, least=2 * _SCRAMBLES)
+    samples = checks.integer("samples", samples, least=2 * SCRAMBLES)
     seed = checks.seed("seed", seed)
     size, depth = len(points), limit.network.depth
-    entries = (6 * depth + 2 * _SCRAMBLES + 12) * size**2 + 8 * min(_ROWS, samples) * size
+    entries = (6 * depth + 2 * SCRAMBLES + 12) * size**2 + 8 * min(ROWS, samples) * size
     memory.require(8 * entries, f"first-order kernels over {size} points")
     with scope("float64"):
         return _expand(limit, points.copy(), targets.copy(), samples, seed)
