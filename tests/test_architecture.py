@@ -27,6 +27,7 @@ ORDER = (
     ("limits.*",),
     ("deep_linear.*",),
     ("extension",),
+    ("extension_vga",),
     ("solvers.*",),
     ("renormalization", "linear", "perturbing.*"),
     ("storage",),

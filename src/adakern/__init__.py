@@ -13,7 +13,7 @@ from adakern import activations, datasets, finite, linear, losses
 from adakern._version import __version__
 from adakern.errors import AdakernError, ConvergenceError, FileFormatError, TooLargeError
 from adakern.estimators import AdaptiveKernelClassifier, AdaptiveKernelRegressor
-from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, Limit
+from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, VGA, Limit
 from adakern.loading import load
 from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
@@ -30,6 +30,7 @@ __all__ = [
     "NNGP",
     "NNGPK",
     "NTK",
+    "VGA",
     "AdakernError",
     "AdaptiveKernelClassifier",
     "AdaptiveKernelRegressor",

@@ -13,7 +13,8 @@ from scipy.stats import norm
 
 from adakern import checks, files, inputs, linalg, losses, memory, storage
 from adakern.extension import Extension, GaussianExtension, LinearExtension, ParticleExtension
-from adakern.limits import ANBK, ANTK, NNGP, Limit
+from adakern.extension_vga import GaussianLawExtension
+from adakern.limits import ANBK, ANTK, NNGP, VGA, Limit
 from adakern.precision import scope
 from adakern.recursion import spans
 
@@ -52,7 +53,7 @@ class Solution:
         coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$.
         fitted: $f$ on the training inputs.
         errors: $\Delta=-\partial\ell/\partial s$ there.
-        draws: white coordinates of neurons drawn from each layer's law; empty in closed form.
+        draws: white coordinates of neurons drawn from each layer's law; empty in closed form. VGA: rows whose Gram matrix is the law's covariance.
         residual: how far the limit's equations are from holding, computed by the limit.
         certificate: primal minus dual value, where there is one, else None.
         converged, status: whether the answer meets its tolerance, and a sentence about it.
@@ -98,6 +99,8 @@ class Solution:
 
     @cached_property
     def _extension(self) -> Extension:
+        if isinstance(self.limit, VGA):
+            return GaussianLawExtension(self.limit, self.X, self.draws, self.precision)
         if self.draws and isinstance(self.limit, ANBK):
             return ParticleExtension(
                 self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision
@@ -141,18 +144,18 @@ class Solution:
 
     def _linked(self, s: np.ndarray) -> np.ndarray:
         r"""$f=\sigma(s)$."""
-        if not isinstance(self.limit, ANBK) or self.limit.loss == "squared":
+        if not isinstance(self.limit, (ANBK, VGA)) or self.limit.loss == "squared":
             return s
         with scope(self.precision):
             return np.asarray(losses.get(self.limit.loss).link(jnp.asarray(s)))
 
     @property
     def free_energy(self) -> float | None:
-        r"""ANBK: $F=\sum_\ell\mathrm{KL}+E$ at the saddle, in nats per neuron; 0 at richness 0. Its Monte-Carlo error is `stats["free_energy_error"]`.
+        r"""ANBK and VGA: $F=\sum_\ell\mathrm{KL}+E$ at the saddle, in nats per neuron; 0 at richness 0. Its Monte-Carlo error is `stats["free_energy_error"]`.
 
         None for the other limits, and where the audit could not measure it (`stats["audit"]["status"]` says why).
         """
-        if not isinstance(self.limit, ANBK):
+        if not isinstance(self.limit, (ANBK, VGA)):
             return None
         return self.stats.get("free_energy", 0.0)
 
@@ -193,7 +196,7 @@ class Solution:
         point = checks.integer("point", point, least=0)
         if point >= len(self.X):
             raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
-        if self.draws:
+        if self.draws and isinstance(self.limit, ANBK):
             values = self._fields(layer)[:, inputs.distinct(self.X).member[point]]
         else:
             levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
@@ -203,6 +206,9 @@ class Solution:
     def _field_variance(self, layer: int, point: int) -> float:
         if self._linear:  # the fields are the features
             return float(self.kernels[layer - 1][point, point])
+        if isinstance(self.limit, VGA):
+            assert isinstance(self._extension, GaussianLawExtension)
+            return float(self._extension.covariances[layer - 1][point, point])
         row = inputs.features(self.limit.network, self.X[point : point + 1])[0]
         below = row @ row if layer == 1 else self.kernels[layer - 2][point, point]
         return float(below / self.limit.decays[layer - 1])

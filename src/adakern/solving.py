@@ -14,12 +14,12 @@ from adakern import checks, files, limits, precision, storage
 from adakern._version import __version__
 from adakern.checkpoints import Checkpoint
 from adakern.errors import ConvergenceError
-from adakern.limits import ANBK, ANTK, NNGPK, Answer, LazyLimit, Limit
+from adakern.limits import ANBK, ANTK, NNGPK, VGA, Answer, LazyLimit, Limit
 from adakern.memory import budget
 from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.solution import Solution
-from adakern.solvers import closed, linear, minmax
+from adakern.solvers import closed, gaussian, linear, minmax
 from adakern.solvers import particles as particle_solver
 from adakern.solvers.warm import Start
 
@@ -27,6 +27,7 @@ SOLVERS = ("particles", "linear", "minmax")  # of ANBK; the lazy limits have a c
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
 _LINEAR_TOLERANCE = {"float64": 1e-9, "float32": 1e-2}
+_GAUSSIAN_TOLERANCE = {"float64": 1e-5, "float32": 1e-2}  # roots of singular kernels have a jitter
 
 # The same for a sampled answer, beyond three times the Monte-Carlo error of the residual itself. With v frozen, the law of a neuron answers to a
 # change of the kernel along a stiff direction by k times as much, k the largest eigenvalue of the Hessian, and the kernel's error is about 1/√k
@@ -55,7 +56,7 @@ def solve(
     """Solve a limit on training data.
 
     Args:
-        limit: the problem: `NNGP`, `NNGPK`, `NTK` or `ANBK` of an `MLP` (a `CNN` raises `NotImplementedError` so far).
+        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `VGA`, or (linear networks) `ANTK`, of an `MLP` (a `CNN` raises `NotImplementedError` so far).
         X: inputs, (points, features).
         y: targets, (points,) or (points, outputs); ±1 for the logistic loss, one-hot rows for softmax.
         seed: of every random number; the same seed gives the same answer on the same machine.
@@ -87,7 +88,7 @@ def solve(
         raise NotImplementedError(
             "solve serves ANTK of linear networks; other activations are described but not solved yet"
         )
-    if isinstance(limit, ANBK):
+    if isinstance(limit, (ANBK, VGA)):
         checks.labels("y", targets, limit.loss)
     seed = checks.seed("seed", seed)
     options = {
@@ -163,17 +164,21 @@ class _Work:
         self.limit, self.X, self.y = limit, X, y
         self.seed, self.dtype, self.progress = seed, dtype, progress
         given = [name for name, value in options.items() if value is not None]
-        if given and not isinstance(limit, ANBK):
-            raise ValueError(
-                f"{given[0]} has no meaning for {limit.kind}, which is solved in closed form; leave it out"
-            )
+        idle = [] if isinstance(limit, ANBK) else given
+        if isinstance(limit, VGA):
+            idle = [name for name in given if name not in ("tolerance", "steps")]
+        if idle:
+            how = "by Newton's method" if isinstance(limit, VGA) else "in closed form"
+            raise ValueError(f"{idle[0]} has no meaning for {limit.kind}, which is solved {how}; leave it out")
         self.solver = _chosen(limit, options["solver"])
         slow = self.solver == "minmax"
-        defaults = {
+        defaults: dict[str, Any] = {
             "particles": 20000 if slow else max(2048, 8 * len(X)),
             "tolerance": 0.01 if slow else 0.02,
             "steps": 20000,
         }
+        if isinstance(limit, VGA):
+            defaults |= {"tolerance": gaussian.TOLERANCE, "steps": gaussian.STEPS}
         chosen = {name: value if options[name] is None else options[name] for name, value in defaults.items()}
         self.particles = checks.integer("particles", chosen["particles"], least=2)
         self.tolerance = checks.positive("tolerance", chosen["tolerance"])
@@ -197,6 +202,9 @@ class _Work:
         limit = self.limit
         if isinstance(limit, LazyLimit):
             return closed.solve(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
+        if isinstance(limit, VGA):
+            options: dict[str, Any] = {"tolerance": self.tolerance, "steps": self.steps, "progress": self.progress}
+            return gaussian.solve(limit, self.X, self.y, precision=self.dtype, **options)
         if isinstance(limit, ANTK):
             return linear.solve_flow(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
         assert isinstance(limit, ANBK)
@@ -300,7 +308,7 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
         return replace(
             answer, converged=False, status=f"{reason}; use precision='float64', a smaller tolerance or more decay"
         )
-    if answer.draws:
+    if answer.draws and findings:
         noise = max([value for values in findings["audit"]["noise"].values() for value in values], default=0.0)
         own = float(answer.stats.get("relative_error", 0.0)) * np.sqrt(float(answer.stats.get("stiffness", 1.0)))
         if 3 * noise > _MOST_ALLOWED:
@@ -312,7 +320,8 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
             return replace(answer, status=f"{answer.status}; {remark}") if remark else answer
         status = f"the saddle equations hold to {doubt:.2g} only; give more particles or a smaller tolerance"
         return replace(answer, converged=False, status=status)
-    allowed = (_LINEAR_TOLERANCE if answer.stats["solver"] == "linear" else _CLOSED_TOLERANCE)[dtype]
+    tolerances = {"linear": _LINEAR_TOLERANCE, "gaussian": _GAUSSIAN_TOLERANCE}
+    allowed = tolerances.get(str(answer.stats["solver"]), _CLOSED_TOLERANCE)[dtype]
     if residual > allowed:
         advice = "use precision='float64'" if dtype == "float32" else "use inputs of order one"
         status = f"the equations hold to {residual:.2g} only; {advice}, a smaller beta or a larger ridge"
