@@ -14,6 +14,7 @@ from adakern._version import __version__
 from adakern.errors import AdakernError, ConvergenceError, FileFormatError, TooLargeError
 from adakern.estimators import AdaptiveKernelClassifier, AdaptiveKernelRegressor
 from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, VGA, Limit
+from adakern.limits.dual import Dual
 from adakern.loading import load
 from adakern.metrics import alignment, mean_squared_error
 from adakern.networks import CNN, MLP, Network
@@ -35,6 +36,7 @@ __all__ = [
     "AdaptiveKernelClassifier",
     "AdaptiveKernelRegressor",
     "ConvergenceError",
+    "Dual",
     "FileFormatError",
     "Limit",
     "Network",

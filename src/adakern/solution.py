@@ -55,7 +55,8 @@ class Solution:
         errors: $\Delta=-\partial\ell/\partial s$ there.
         draws: white coordinates of neurons drawn from each layer's law; empty in closed form. VGA: rows whose Gram matrix is the law's covariance.
         residual: how far the limit's equations are from holding, computed by the limit.
-        certificate: primal minus dual value, where there is one, else None.
+        certificate: ANBK of one hidden layer: the free energy of the law that the answer's $v$ tilts, minus the dual's value at $v$; 0 within `stats["certificate_error"]`
+            if and only if the answer is right, infinite where there is no such law. None where there is no certificate.
         converged, status: whether the answer meets its tolerance, and a sentence about it.
         stats: seconds, precision, version, seed, and what the solver has to say.
     """
@@ -274,6 +275,8 @@ def _pack(solution: Solution) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if solution.limit.tangent:
         arrays["kernel"] = solution.kernel
     header = {name: getattr(solution, name) for name in _PLAIN}
+    if solution.certificate is not None and not np.isfinite(solution.certificate):
+        header["certificate"] = str(solution.certificate)  # JSON has no infinity
     header["limit"] = storage.limit_config(solution.limit)
     header["stacks"], header["exact"] = lengths, exact
     return arrays, header
@@ -298,6 +301,8 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Solution:
             fields["kernel_errors"] = tuple(np.zeros_like(kernel) for kernel in fields["kernels"])
         fields["kernel"] = arrays["kernel"] if fields["limit"].tangent else fields["kernels"][-1]
         fields.update({name: header[name] for name in _PLAIN})
+        if fields["certificate"] is not None:
+            fields["certificate"] = float(fields["certificate"])
         _check_shapes(fields)
         return Solution(**fields)
 

@@ -19,11 +19,11 @@ from adakern.memory import budget
 from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.solution import Solution
-from adakern.solvers import closed, gaussian, linear, minmax
+from adakern.solvers import closed, gaussian, linear, minmax, newton_dual
 from adakern.solvers import particles as particle_solver
 from adakern.solvers.warm import Start
 
-SOLVERS = ("particles", "linear", "minmax")  # of ANBK; the lazy limits have a closed form
+SOLVERS = ("particles", "dual", "linear", "minmax")  # of ANBK; the lazy limits have a closed form
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
 _LINEAR_TOLERANCE = {"float64": 1e-9, "float32": 1e-2}
@@ -61,8 +61,10 @@ def solve(
         y: targets, (points,) or (points, outputs); ±1 for the logistic loss, one-hot rows for softmax.
         seed: of every random number; the same seed gives the same answer on the same machine.
         precision: "float64" or "float32".
-        solver: ANBK: "particles", the default, or "minmax", the published algorithm (slow, and rarely converged: for comparison).
-        particles: ANBK: neurons per layer, by default 2048 or eight per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default.
+        solver: ANBK: by default what is exact where there is such a thing: "linear", the closed recursion, for linear networks; "dual", Newton's method on the
+            two-layer dual over samples of the prior, for one hidden layer where a pilot says that samples carry the tilt; otherwise "particles". Also "minmax", the
+            published algorithm (slow, and rarely converged: for comparison).
+        particles: ANBK: neurons per layer, by default 2048 or eight per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default. dual: samples, by default as many as the tolerance needs.
         tolerance: ANBK: relative standard error of every kernel and of the outputs at which averaging stops, 0.02 by default. minmax: relative violation of the saddle equations, 0.01.
         steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000.
         memory: ANBK: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in chunks of particles.
@@ -109,7 +111,9 @@ def solve(
     answer = _judge(answer, residual, findings, str(dtype))
     seconds = time.perf_counter() - start
     evidence = {"seconds": seconds, "seed": seed, "precision": str(dtype), "version": __version__}
-    solution = _solution(limit, inputs, targets, answer, residual, {**answer.stats, **findings, **evidence})
+    certificate = findings.pop("certificate", None)
+    stats = {**answer.stats, **findings, **evidence}
+    solution = _solution(limit, inputs, targets, answer, residual, certificate, stats)
     if answer.converged:
         work.checkpoint.remove()
     if throw and not answer.converged:
@@ -163,6 +167,7 @@ class _Work:
     ) -> None:
         self.limit, self.X, self.y = limit, X, y
         self.seed, self.dtype, self.progress = seed, dtype, progress
+        self.options = options
         given = [name for name, value in options.items() if value is not None]
         idle = [] if isinstance(limit, ANBK) else given
         if isinstance(limit, VGA):
@@ -187,8 +192,8 @@ class _Work:
         self.init = _warm(limit, X, options["init"])
         identity: dict[str, Any] = {}
         if options["checkpoint"] is not None:
-            if slow:
-                raise ValueError('checkpoint is for solver="particles"; the published algorithm has none, leave it out')
+            if self.solver in ("minmax", "dual"):
+                raise ValueError(f'checkpoint is for solver="particles", and {self.solver!r} has none; leave it out')
             identity = {
                 "limit": storage.limit_config(limit),
                 "data": files.digest(X, y),
@@ -212,6 +217,12 @@ class _Work:
             return self._lazy(limit)
         if self.solver == "linear":
             return linear.solve(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
+        if self.solver == "dual":
+            return self._dual(limit)
+        if self._samples_carry(limit):
+            answer = self._dual(limit)
+            if answer.converged:
+                return answer
         if self.solver == "minmax":
             kernels = self.init.kernels
             if self.init.X is not None and not np.array_equal(self.init.X, self.X):
@@ -243,6 +254,27 @@ class _Work:
             progress=self.progress,
         )
 
+    def _samples_carry(self, limit: ANBK) -> bool:
+        """Whether to try the dual though nobody asked: one hidden layer, a small tilt, and no option that speaks of another solver."""
+        spoken = any(value is not None for name, value in self.options.items() if name != "tolerance")
+        return not spoken and newton_dual.promising(limit, self.X, self.y, seed=self.seed, precision=self.dtype)
+
+    def _dual(self, limit: ANBK) -> Answer:
+        return newton_dual.solve(
+            limit,
+            self.X,
+            self.y,
+            seed=self.seed,
+            precision=self.dtype,
+            particles=None if self.options["particles"] is None else self.particles,
+            tolerance=self.tolerance,
+            steps=self.steps,
+            budget=self.budget,
+            init=self.init,
+            checkpoint=self.checkpoint,
+            progress=self.progress,
+        )
+
     def _lazy(self, limit: ANBK) -> Answer:
         """Richness 0: the lazy kernels, duals of zero, and the readout of the loss."""
         lazy = NNGPK(limit.network, beta=limit.beta, decay=limit.decay)
@@ -258,6 +290,9 @@ def _chosen(limit: Limit, solver: str | None) -> str:
     if solver is None:
         return "linear" if linear.applies(limit) else "particles"
     checks.choice("solver", solver, SOLVERS)
+    if solver == "dual" and limit.network.depth != 1:
+        depth = limit.network.depth
+        raise ValueError(f"solver='dual' is for one hidden layer, but the network has {depth}; leave it out")
     if solver == "linear" and not linear.applies(limit):
         name = limit.network.activation.name
         raise ValueError(f"solver='linear' is for linear networks, but the activation is {name!r}; leave it out")
@@ -330,7 +365,13 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
 
 
 def _solution(
-    limit: Limit, X: np.ndarray, y: np.ndarray, answer: Answer, residual: float, stats: dict[str, Any]
+    limit: Limit,
+    X: np.ndarray,
+    y: np.ndarray,
+    answer: Answer,
+    residual: float,
+    certificate: float | None,
+    stats: dict[str, Any],
 ) -> Solution:
     dtype = answer.kernel.dtype
 
@@ -351,7 +392,7 @@ def _solution(
         errors=like_y(answer.errors).astype(dtype, copy=False),
         draws=answer.draws,
         residual=residual,
-        certificate=None,
+        certificate=certificate,
         converged=answer.converged,
         status=answer.status,
         stats=stats,

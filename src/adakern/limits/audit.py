@@ -47,6 +47,7 @@ class Audit(NamedTuple):
         acceptance: of the moves, per layer.
         stages: temperatures, per layer.
         pulls: the largest tilt of a large neuron, per layer, see `edge`.
+        moments: the last layer's kernel over the distinct points from independent groups, (groups, p, p), where it was sampled from the prior on.
         status: which layers could not be sampled and why, or "".
     """
 
@@ -60,6 +61,7 @@ class Audit(NamedTuple):
     acceptance: list[float]
     stages: list[int]
     pulls: list[float]
+    moments: np.ndarray | None = None
     status: str = ""
 
 
@@ -79,8 +81,8 @@ def audit(
     draws: Sequence[np.ndarray] = (),
     *,
     seed: int = 0,
-    groups: int = 4,
-    particles: int = 512,
+    groups: int = 8,
+    particles: int = 256,
 ) -> Audit:
     r"""Check kernels, duals and outputs $s$ by the saddle equations; called inside `precision.scope`.
 
@@ -173,6 +175,7 @@ def audit(
         acceptance=[law.acceptance for law in laws],
         stages=[law.stages for law in laws],
         pulls=pulls,
+        moments=None if laws[-1].status or depth in phases else laws[-1].moments,
         status="; ".join(
             [f"layer {i + 1}: {law.status}" for i, law in enumerate(laws) if law.status]
             + [f"layer {layer}: {PHASES}" for layer in phases]

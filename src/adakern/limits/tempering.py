@@ -38,7 +38,7 @@ class Law(NamedTuple):
 
     Attributes:
         log_z: $\ln Z_\ell$; infinite where the law cannot be normalised.
-        moment: $\langle\varphi\varphi^\top\rangle$.
+        moment: $\langle\varphi\varphi^\top\rangle$; `moments` of each group.
         second: $\langle hh^\top\rangle$.
         response: $AA^\top-\langle hh^\top\rangle$ with less noise, see `sample`.
         tilt: mean and variance of $U$.
@@ -52,6 +52,7 @@ class Law(NamedTuple):
     log_z: float
     log_z_error: float
     moment: np.ndarray
+    moments: np.ndarray
     moment_error: np.ndarray
     second: np.ndarray
     second_error: np.ndarray
@@ -261,6 +262,7 @@ def sample(
         log_z=float(log_z),
         log_z_error=float(log_z_error),
         moment=moment,
+        moments=averages["moment"],
         moment_error=moment_error,
         second=second,
         second_error=second_error,
