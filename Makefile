@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test test-long lint docs bench truth adaptive clean
+.PHONY: help demo test test-long lint docs bench truth adaptive exact clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -47,6 +47,9 @@ truth: $(STAMP) ## networks of finite width against what is known without them; 
 
 adaptive: $(STAMP) ## the adaptive kernel against wide networks, closed forms and limits, and its speed; wants a GPU
 	$(BIN)/adakern bench adaptive --markdown benchmarks/adaptive.md --numbers benchmarks/adaptive.json --picture benchmarks/adaptive.png
+
+exact: $(STAMP) ## closed forms, dual and perturbation theory against what is sampled
+	$(BIN)/adakern bench exact --markdown benchmarks/exact.md --numbers benchmarks/exact.json --picture benchmarks/exact.png
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

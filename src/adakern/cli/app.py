@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adakern._version import __version__
-from adakern.cli import bench, bench_adaptive, bench_networks, bench_truth, demo, fit, info, predict
+from adakern.cli import bench, bench_adaptive, bench_exact, bench_networks, bench_truth, demo, fit, info, predict
 from adakern.cli.failures import FAILED, INTERRUPTED, one_line
 from adakern.cli.output import print_json
 
@@ -28,7 +28,12 @@ for module, name in ((demo, "demo"), (fit, "fit"), (predict, "predict"), (info, 
 
 benches = typer.Typer(help="Time the library on this machine, and check it.", no_args_is_help=True)
 benches.command("lazy", epilog=f"Example: {bench.EXAMPLE}")(one_line(bench.lazy))
-for module, name in ((bench_networks, "networks"), (bench_truth, "truth"), (bench_adaptive, "adaptive")):
+for module, name in (
+    (bench_networks, "networks"),
+    (bench_truth, "truth"),
+    (bench_adaptive, "adaptive"),
+    (bench_exact, "exact"),
+):
     benches.command(name, epilog=f"Example: {module.EXAMPLE}")(one_line(module.run))
 app.add_typer(benches, name="bench", epilog=f"Example: {bench.EXAMPLE}")
 

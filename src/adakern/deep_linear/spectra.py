@@ -13,7 +13,7 @@ import scipy.linalg
 
 from adakern import linalg
 
-DENSE = 2500  # size from which a Krylov space is tried before all eigenvectors are computed: those take some 40 Cholesky factorisations
+DENSE = 600  # size from which a Krylov space is tried before all eigenvectors are computed: those take some 40 Cholesky factorisations
 
 
 _CHUNK = 256  # dimensions of a Krylov space that room is made for at first
