@@ -55,8 +55,8 @@ class Solution:
         errors: $\Delta=-\partial\ell/\partial s$ there.
         draws: white coordinates of neurons drawn from each layer's law; empty in closed form. VGA: rows whose Gram matrix is the law's covariance.
         residual: how far the limit's equations are from holding, computed by the limit.
-        certificate: ANBK of one hidden layer: the free energy of the law that the answer's $v$ tilts, minus the dual's value at $v$; 0 within `stats["certificate_error"]`
-            if and only if the answer is right, infinite where there is no such law. None where there is no certificate.
+        certificate: ANBK of one hidden layer: the free energy of the law that the answer's $v$ tilts, minus the dual's value at $v$, in nats. Never negative beyond
+            `stats["certificate_error"]`; it falls with the square of the answer's error, and is infinite where there is no such law. None where there is no certificate.
         converged, status: whether the answer meets its tolerance, and a sentence about it.
         stats: seconds, precision, version, seed, and what the solver has to say.
     """

@@ -21,10 +21,11 @@ from adakern import inputs, linalg
 from adakern.activations import Activation
 from adakern.limits import edge
 from adakern.limits.base import relative
-from adakern.limits.tempering import EDGE, Law, sample
+from adakern.limits.tempering import EDGE, Dual, Law, Outer, sample
 from adakern.losses import Loss
 
 SUSPECT = 0.05  # a kernel that tempering finds off by more than this, and by four of its errors, is looked at again
+_SAME = 1e-4  # relative difference up to which the last dual is the outer product that it should be
 MISSED = 0.25  # nats, or a tenth, by which ⟨U⟩ may be off what the kernel says it is
 BEYOND = (
     "large neurons are pulled by {:.4g} of what their prior bears, at most 1 at infinite width, so that a few carry a share of the kernel which still grows with "
@@ -116,9 +117,10 @@ def audit(
     targets, outputs = jnp.asarray(y), jnp.asarray(fitted)
     v = beta * np.asarray(loss.error(targets, outputs), np.float64)
     scale = float(np.linalg.norm(y)) or 1.0
+    top_dual = relative(duals[-1] + richness**2 / top * v @ v.T, duals[-1])
     parts: dict[str, float | list[float]] = {
         "readout": float(np.linalg.norm(fitted - kernels[-1] @ v / top)) / scale,
-        "top_dual": relative(duals[-1] + richness**2 / top * v @ v.T, duals[-1]),
+        "top_dual": top_dual,
     }
     off_kernels, off_duals, noise_kernels, noise_duals = [], [], [], []
     laws: list[Law] = []
@@ -131,12 +133,17 @@ def audit(
         collapsed = jnp.asarray(points.collapse(duals[layer]))
         kernel = points.pick(kernels[layer])
         target = 0.5 * float(np.sum(kernel * np.asarray(collapsed)))  # ⟨U⟩ of the right law
-        law = sample(activation, root, collapsed, key, groups=groups, particles=particles)
+        tilt: Dual = collapsed
+        if layer == depth - 1 and top_dual < _SAME:
+            belongs = np.zeros((len(points.first), v.shape[1]))
+            np.add.at(belongs, points.member, richness / np.sqrt(top) * v)
+            tilt = Outer(jnp.asarray(belongs))
+        law = sample(activation, root, tilt, key, groups=groups, particles=particles, responses=layer > 0)
         tempered = _off(law, law.moment - kernel, kernel)
         missed = abs(law.tilt[0] - target) > max(MISSED, 0.1 * abs(target))
         suspect = not tempered <= SUSPECT + 4 * _off(law, law.moment_error, kernel) or missed
         if draws and suspect:
-            again = sample(activation, root, collapsed, key, groups=groups, particles=particles, start=draws[layer])
+            again = sample(activation, root, tilt, key, groups=groups, particles=particles, start=draws[layer])
             kept[layer] = _off(again._replace(status=""), again.moment - kernel, kernel)
             if _phase(law, again, kernel):
                 law = again._replace(log_z=np.nan, log_z_error=np.inf, status="")

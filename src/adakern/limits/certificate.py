@@ -61,8 +61,13 @@ def _moments(limit: ANBK, X: np.ndarray, v: np.ndarray, seed: int, groups: int, 
     below = inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]
     root, _ = linalg.root(jnp.asarray(below))
     dual = jnp.asarray(points.collapse(-(limit.richness**2) / limit.decays[-1] * v @ v.T))
+    factor = np.zeros((len(points.first), v.shape[1]))
+    np.add.at(factor, points.member, limit.richness / np.sqrt(limit.decays[-1]) * v)
+    outer = tempering.Outer(jnp.asarray(factor))
     key = jax.random.fold_in(jax.random.key(seed), 0xCE47)  # no solver's stream, and not the audit's
-    law = tempering.sample(limit.network.activation, root, dual, key, groups=groups, particles=particles)
+    law = tempering.sample(
+        limit.network.activation, root, outer, key, groups=groups, particles=particles, responses=False
+    )
     if law.status:
         return None
     largest = law.epsilon.reshape(-1, root.shape[1])

@@ -66,6 +66,15 @@ class Law(NamedTuple):
     status: str = ""
 
 
+class Outer(NamedTuple):
+    r"""A dual $-FF^\top$ of few columns, (p, c), as the last layer's is: forces then cost $p\,c$ a neuron instead of $p^2$."""
+
+    factor: Array
+
+
+Dual = Array | Outer
+
+
 class _Place(NamedTuple):
     r"""Particles, (groups, particles, rank), with their $U$ and $\nabla_\varepsilon U$."""
 
@@ -94,7 +103,7 @@ _product = functools.partial(jnp.matmul, precision="highest")
 def _temper(
     activation: Activation,
     root: Float[Array, "p r"],
-    dual: Float[Array, "p p"],
+    dual: Dual,
     key: Array,
     epsilon: Array,
     kappa: Array,
@@ -104,6 +113,8 @@ def _temper(
 
     def fields(epsilon: Array) -> tuple[Array, Array]:
         features = activation(_product(epsilon, root.T))
+        if isinstance(dual, Outer):
+            return -0.5 * jnp.sum(_product(features, dual.factor) ** 2, axis=-1), features
         return 0.5 * jnp.sum(features * _product(features, dual), axis=-1), features
 
     def place(epsilon: Array) -> _Place:
@@ -226,17 +237,18 @@ def _temper(
 def sample(
     activation: Activation,
     root: Array,
-    dual: Array,
+    dual: Dual,
     key: Array,
     *,
     groups: int = 4,
     particles: int = 512,
     start: np.ndarray | None = None,
+    responses: bool = True,
 ) -> Law:
     r"""Sample $N(\varepsilon;0,I)e^{-U}$ from the prior on, or at $\kappa=1$ from neurons `start`, (draws, rank), and average.
 
     `response` is $AA^\top-\langle hh^\top\rangle$ by Gaussian integration by parts, $I-\langle\varepsilon\varepsilon^\top\rangle=\langle\varepsilon\,\nabla_\varepsilon U^\top\rangle$, symmetrised. It needs one derivative of $U$, so it holds for
-    a ReLU too, and its noise vanishes with the tilt, where that of $\langle hh^\top\rangle$ stays.
+    a ReLU too, and its noise vanishes with the tilt, where that of $\langle hh^\top\rangle$ stays. Without `responses` it and `second` are left out.
     """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     if start is None:
@@ -249,8 +261,9 @@ def sample(
     averages = {name: np.asarray(value, np.float64) for name, value in state.sums.items()}
     virial = 0.5 * (averages["virial"] + np.swapaxes(averages["virial"], 1, 2))
     moment, moment_error = _grouped(averages["moment"])
-    second, second_error = _grouped(A @ averages["white"] @ A.T)
-    response, response_error = _grouped(A @ virial @ A.T)
+    none = np.zeros((len(virial), 1, 1))  # P×P for each group: not where nobody looks
+    second, second_error = _grouped(A @ averages["white"] @ A.T if responses else none)
+    response, response_error = _grouped(A @ virial @ A.T if responses else none)
     log_z, log_z_error = _grouped(np.asarray(state.log_z, np.float64))
     status = ""
     if not bool(state.finite):
