@@ -55,7 +55,8 @@ def run(
         if not solution.converged:
             warn(f"{name} did not converge: {solution.status}")
         row = {"predictor": name, **_scores(solution, X_test, y_test)}
-        rows.append({**row, "residual": solution.residual, "seconds": time.perf_counter() - begin})
+        evidence = {"residual": solution.residual, "certificate": solution.certificate}
+        rows.append({**row, **evidence, "seconds": time.perf_counter() - begin})
         solutions[name] = solution
     begin = time.perf_counter()
     network = _network(X, y, X_test, width, seed, show_progress(no_progress))
@@ -63,7 +64,8 @@ def run(
     f = network.test_predictions
     row = {"predictor": _NETWORK, "test_loss": mean_squared_error(y_test, f), "variance": 0.0}
     accuracy = float(np.mean((np.asarray(f) > 0) == (y_test > 0)))
-    rows.append({**row, "accuracy": accuracy, "residual": None, "seconds": time.perf_counter() - begin})
+    none = {"residual": None, "certificate": None}
+    rows.append({**row, "accuracy": accuracy, **none, "seconds": time.perf_counter() - begin})
     _draw(out, solutions, rows, n_train, network)
     facts = {
         "data": {"classes": [0, 1], "train": n_train, "test": n_test},
@@ -159,16 +161,20 @@ def _print(facts: dict[str, Any]) -> None:
         title_justify="left",
     )
     table.add_column("predictor", no_wrap=True)
-    for column in ("test loss", "accuracy", "residual", "seconds"):
+    for column in ("test loss", "accuracy", "residual", "certificate", "seconds"):
         table.add_column(column, justify="right")
     best = min(row["test_loss"] for row in facts["predictors"])
     for row in facts["predictors"]:
         residual = "" if row["residual"] is None else f"{row['residual']:.1e}"
-        cells = (f"{row['test_loss']:.4f}", f"{row['accuracy']:.1%}", residual, f"{row['seconds']:.1f}")
+        certificate = "" if row["certificate"] is None else f"{row['certificate']:.1e}"
+        cells = (f"{row['test_loss']:.4f}", f"{row['accuracy']:.1%}", residual, certificate, f"{row['seconds']:.1f}")
         table.add_row(row["predictor"], *cells, style="bold" if row["test_loss"] == best else "")
     console = Console(highlight=False)
     console.print(table)
-    console.print("The loss of NNGP is bias² + variance; the others have no variance.")
+    console.print(
+        "The loss of NNGP is bias² + variance; the others have no variance. The certificate bounds the answer's excess free energy (nats).",
+        soft_wrap=True,
+    )
     network = facts["network"]
     console.print(
         f"The network has {network['width']} neurons, sampled by Langevin dynamics; its kernel is aligned to {network['alignment']:.4f} "

@@ -66,11 +66,17 @@ def labelled(facts: dict[str, Any]) -> dict[str, Any]:
         "train loss": f"{facts['train_loss']:.4g}",
         "residual": f"{facts['residual']:.2g}",
         **({"free energy": f"{facts['free_energy']:.4g}"} if facts["free_energy"] is not None else {}),
+        **({"certificate": _certified(facts)} if facts["certificate"] is not None else {}),
         "converged": f"{'yes' if facts['converged'] else 'NO'}: {facts['status']}",
         "seconds": f"{facts['seconds']:.1f}",
         "seed": f"{facts['seed']}, {facts['precision']}",
         "file": facts["file"],
     }
+
+
+def _certified(facts: dict[str, Any]) -> str:
+    error = facts["stats"].get("certificate_error")
+    return f"{facts['certificate']:.2g}" + (f" ± {error:.1g}" if error else "")
 
 
 def _listed(numbers: dict[str, Any]) -> str:

@@ -23,9 +23,11 @@ EXAMPLE = "adakern fit train.csv --limit nngp --depth 2 --out run.safetensors"
 
 class LimitName(StrEnum):
     anbk = "anbk"
+    antk = "antk"
     nngp = "nngp"
     nngpk = "nngpk"
     ntk = "ntk"
+    vga = "vga"
 
 
 class Precision(StrEnum):
@@ -35,9 +37,11 @@ class Precision(StrEnum):
 
 _MEANINGFUL = {
     LimitName.anbk: ("richness", "beta", "loss"),
+    LimitName.antk: ("richness",),
     LimitName.nngp: ("beta",),
     LimitName.nngpk: ("beta",),
     LimitName.ntk: ("ridge",),
+    LimitName.vga: ("richness", "beta", "loss"),
 }
 
 
@@ -50,14 +54,19 @@ def run(
     limit: Annotated[LimitName, typer.Option(case_sensitive=False, help="The limit to solve.")] = LimitName.anbk,
     depth: Annotated[int, typer.Option(help="Hidden layers.")] = 1,
     activation: Annotated[str, typer.Option(help="linear, relu, erf, tanh, gelu or sine.")] = "relu",
-    richness: Annotated[float | None, typer.Option(help="anbk: 0 is lazy; default 1.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk; default 50.")] = None,
+    richness: Annotated[float | None, typer.Option(help="anbk, antk, vga: 0 is lazy; default 1.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk and antk; default 50.")] = None,
     decay: Annotated[str, typer.Option(help="Prior precision: a number, or depth + 1 of them, as 1,1,2.")] = "1",
     ridge: Annotated[float | None, typer.Option(help="ntk: added to the kernel's diagonal; default 0.")] = None,
     loss: Annotated[
-        str | None, typer.Option(help="anbk: squared, logistic (targets -1/+1) or softmax; default squared.")
+        str | None, typer.Option(help="anbk, vga: squared, logistic (targets -1/+1) or softmax; default squared.")
     ] = None,
-    solver: Annotated[str | None, typer.Option(help="anbk: particles (default) or minmax, as published.")] = None,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            help="anbk: particles, dual, linear, or minmax, as published; by default what is exact, else particles."
+        ),
+    ] = None,
     particles: Annotated[
         int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 8 per point if that is more.")
     ] = None,
