@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -96,6 +98,7 @@ def test_the_closed_form_is_chosen_and_exact(data, depth, precision, small):
     assert weights @ values**2 == pytest.approx(solution.kernel[3, 3], rel=2e-3)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_it_agrees_with_particles(data):
     X, y = data
     limit = linear(2, richness=1.0, beta=5.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,7 @@ def test_permuting_points_and_the_sign_of_labels(found, data):
     np.testing.assert_allclose(other.fitted, -answer.fitted[order], rtol=1e-6)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 @pytest.mark.slow
 def test_its_free_energy_bounds_the_exact_one():
     rng = np.random.default_rng(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,7 @@ def test_one_point_is_exact_and_errors_are_honest(one_point):
     assert abs(v.mean() - 1 / (0.1 + exact)) < 4 * v.std(ddof=1) / np.sqrt(12)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_agrees_with_particles(points, find, apart):
     X, y = points
     answer = solve(tanh(1.0), X, y)
