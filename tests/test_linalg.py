@@ -93,3 +93,23 @@ def test_cholesky_root_adds_its_jitter_and_no_more(rank, precision):
 def test_eigenvalue_floor():
     assert linalg.eigenvalue_floor(2.0, 10, np.float64) == pytest.approx(20 * 2.0**-52)
     assert linalg.eigenvalue_floor(-1.0, 10, np.float32) == 0.0
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (5, 12), (30, 8)])
+def test_root_of_gram_has_orthogonal_columns_and_the_same_kernel(shape):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal(shape) * 10.0 ** -np.linspace(0, 6, shape[1])[None, :]  # variances down to 1e-12
+    rows[-1] = rows[0]
+    with scope("float64"):
+        factor, report = linalg.root_of_gram(jnp.asarray(rows))
+    A = np.asarray(factor)
+    assert report["rank"] == A.shape[1] <= min(shape)
+    np.testing.assert_allclose(A @ A.T, rows @ rows.T, atol=1e-13)
+    lengths = np.sqrt(np.sum(A**2, axis=0))
+    np.testing.assert_allclose((A / lengths).T @ (A / lengths), np.eye(A.shape[1]), atol=1e-12)
+
+
+def test_root_of_gram_of_nothing():
+    with scope("float64"):
+        factor, report = linalg.root_of_gram(jnp.zeros((4, 2)))
+    assert factor.shape == (4, 1) and report["rank"] == 1 and not np.asarray(factor).any()

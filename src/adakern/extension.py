@@ -173,7 +173,7 @@ class ParticleExtension(Extension):
         self._inputs = X[self._points.first]
         activation, decays = limit.network.activation, limit.decays
         picked = [self._points.pick(kernel) for kernel in kernels]
-        below, _ = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, self._inputs) / decays[0]))
+        below, _ = inputs.root(limit.network, self._inputs, decays[0])
         self._roots = [below]
         for layer in range(1, limit.network.depth):
             self._roots.append(linalg.cholesky_root(jnp.asarray(picked[layer - 1] / decays[layer])))

@@ -46,10 +46,11 @@ class GaussianLawExtension(Extension):
         self._layers: list[tuple[Array, Array, Array]] = []  # a root, C - I, and the fields' variances
         covariances, activation, decays = [], limit.network.activation, limit.decays
         with scope("float64"):
-            kernel = jnp.asarray(inputs.input_kernel(limit.network, self._inputs))
+            first_root, _ = inputs.root(limit.network, self._inputs, decays[0])
+            kernel = jnp.zeros(())
             for layer, rows in enumerate(draws):
-                below = kernel / decays[layer]
-                root = linalg.root(below)[0] if layer == 0 else linalg.cholesky_root(below)
+                first = layer == 0
+                root = first_root if first else linalg.cholesky_root(kernel / decays[layer])
                 white = jnp.asarray(rows, jnp.float64)
                 fields = jnp.matmul(white, root.T, precision="highest")
                 sigma = jnp.matmul(fields.T, fields, precision="highest")

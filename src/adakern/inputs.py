@@ -6,11 +6,14 @@ into `features`, one row per (point, position), and from there both are the same
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from numpy.lib.stride_tricks import sliding_window_view
 
+from adakern import linalg
 from adakern.networks import CNN, Network
 
 
@@ -47,6 +50,11 @@ def input_kernel(network: Network, X: np.ndarray, Z: np.ndarray | None = None) -
         sites = network.sites(X.shape)[0]
         return block.reshape(X.shape[0], sites, other.shape[0], sites)
     return block
+
+
+def root(network: Network, X: np.ndarray, decay: float) -> tuple[Array, dict[str, Any]]:
+    r"""$A$ with $AA^\top=\Phi^0/\lambda_0$, the coordinates in which a neuron of the first layer is white, and a report; called inside `precision.scope`."""
+    return linalg.root_of_gram(jnp.asarray(features(network, X) / np.sqrt(decay)))
 
 
 def _fan_in(network: CNN, X: np.ndarray) -> int:

@@ -64,7 +64,7 @@ def solve_psd(kernel: Float[Array, "p p"], ridge: float, y: Float[Array, "p c"])
 
 
 def root(kernel: Float[Array, "p p"]) -> tuple[Float[Array, "p r"], dict[str, Any]]:
-    r"""A rank-revealing $A$ with $AA^\top=K$ to rounding error, $r\le p$ columns.
+    r"""A rank-revealing $A$ with $AA^\top=K$ to rounding error, $r\le p$ orthogonal columns.
 
     Concrete arrays only: the number of columns depends on the eigenvalues. Duplicated points and $D<P$ give $r<p$.
     """
@@ -73,12 +73,29 @@ def root(kernel: Float[Array, "p p"]) -> tuple[Float[Array, "p r"], dict[str, An
     keep = np.flatnonzero(np.asarray(values) > floor)
     if keep.size == 0:  # a kernel of zeros: one column, so that shapes stay regular
         keep = np.array([kernel.shape[0] - 1])
-    scales = jnp.sqrt(jnp.maximum(values[keep], 0.0))
-    # An eigenvector's sign is the linear algebra library's whim: coordinates that are stored need one that is not.
-    chosen = vectors[:, keep]
-    largest = jnp.take_along_axis(chosen, jnp.argmax(jnp.abs(chosen), axis=0)[None, :], axis=0)
-    columns = chosen * jnp.where(largest < 0, -1.0, 1.0) * scales[None, :]
-    return columns, {"rank": int(keep.size), "cutoff": floor}
+    return _columns(vectors[:, keep], values[keep]), {"rank": int(keep.size), "cutoff": floor}
+
+
+def root_of_gram(rows: Float[Array, "p d"]) -> tuple[Float[Array, "p r"], dict[str, Any]]:
+    r"""The same of $K=XX^\top$, from the eigenvectors of the smaller of $XX^\top$ and $X^\top X$."""
+    points, size = rows.shape
+    if size >= points:
+        return root(jnp.matmul(rows, rows.T, precision="highest"))
+    values, right = _eigen(jnp.matmul(rows.T, rows, precision="highest"))
+    floor = eigenvalue_floor(float(values[-1]), points, rows.dtype)
+    keep = np.flatnonzero(np.asarray(values) > floor)[::-1]  # the largest first
+    if keep.size == 0:
+        return jnp.zeros((points, 1), rows.dtype), {"rank": 1, "cutoff": floor}
+    # Eigenvectors are good to rounding of the largest: the columns of small ones are cleaned of those before them.
+    vectors = jnp.linalg.qr(jnp.matmul(rows, right[:, keep], precision="highest") / jnp.sqrt(values[keep])[None, :])[0]
+    return _columns(vectors, values[keep])[:, ::-1], {"rank": int(keep.size), "cutoff": floor}
+
+
+def _columns(vectors: Array, values: Array) -> Array:
+    """Eigenvectors times roots of eigenvalues. A vector's sign is the linear algebra library's whim: coordinates that are stored need one that is not."""
+    largest = jnp.take_along_axis(vectors, jnp.argmax(jnp.abs(vectors), axis=0)[None, :], axis=0)
+    scales = jnp.sqrt(jnp.maximum(values, 0.0))
+    return vectors * jnp.where(largest < 0, -1.0, 1.0) * scales[None, :]
 
 
 def cholesky_root(kernel: Float[Array, "p p"]) -> Float[Array, "p p"]:

@@ -224,8 +224,7 @@ class Solution:
         decay = self.limit.decays[layer - 1]
         with scope(self.precision):
             if layer == 1:
-                below = inputs.input_kernel(self.limit.network, self.X[points.first])
-                root, _ = linalg.root(jnp.asarray(below / decay))
+                root, _ = inputs.root(self.limit.network, self.X[points.first], decay)
             else:
                 root = linalg.cholesky_root(jnp.asarray(points.pick(self.kernels[layer - 2]) / decay))
             return np.asarray(jnp.asarray(self.draws[layer - 1]) @ root.T)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from adakern import checks, inputs, linalg, losses, precision
+from adakern import checks, inputs, losses, precision
 from adakern.limits import gap, linear_audit
 from adakern.limits.audit import Audit, audit
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
@@ -75,7 +75,7 @@ class ANBK(Limit):
         if not answer.draws:
             return self._audit_linear(X, y, answer)
         points = inputs.distinct(X)
-        below = inputs.input_kernel(self.network, X[points.first]) / self.decays[0]
+        root, _ = inputs.root(self.network, X[points.first], self.decays[0])
         for particles in _AUDITORS:
             found = audit(
                 self.network.activation,
@@ -83,7 +83,7 @@ class ANBK(Limit):
                 self.richness,
                 self.beta,
                 losses.get(self.loss),
-                linalg.root(jnp.asarray(below))[0],
+                root,
                 points,
                 y,
                 answer.kernels,

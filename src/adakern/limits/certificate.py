@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adakern import checks, inputs, linalg, losses
+from adakern import checks, inputs, losses
 from adakern.limits import edge, gap, tempering
 from adakern.limits.anbk import ANBK
 from adakern.limits.dual import check_limit
@@ -58,8 +58,7 @@ def certificate(
 def _moments(limit: ANBK, X: np.ndarray, v: np.ndarray, seed: int, groups: int, particles: int) -> np.ndarray | None:
     r"""$\Phi_v$ over all points from each group, (groups, P, P); None where the law cannot be normalised or was not reached."""
     points = inputs.distinct(X)
-    below = inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]
-    root, _ = linalg.root(jnp.asarray(below))
+    root, _ = inputs.root(limit.network, X[points.first], limit.decays[0])
     dual = jnp.asarray(points.collapse(-(limit.richness**2) / limit.decays[-1] * v @ v.T))
     factor = np.zeros((len(points.first), v.shape[1]))
     np.add.at(factor, points.member, limit.richness / np.sqrt(limit.decays[-1]) * v)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from adakern import checks, inputs, linalg, losses, memory, recursion
+from adakern import checks, inputs, losses, memory, recursion
 from adakern.activations import Activation
 from adakern.limits.anbk import ANBK
 from adakern.losses import Loss, Softmax, Squared
@@ -297,7 +297,7 @@ class Dual:
             np.dtype(precision).itemsize * 4 * samples * len(chosen), f"{samples} samples of {len(chosen)} points"
         )
         with scope(precision):
-            root, _ = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, chosen) / limit.decays[0]))
+            root, _ = inputs.root(limit.network, chosen, limit.decays[0])
             epsilon, weights = unstretched(root.shape[1]).draw(rng, GROUPS, samples // GROUPS)
             prior = prior_kernel(limit, chosen, precision)
             self._data = make_data(limit, self._points, targets.reshape(len(points), -1))

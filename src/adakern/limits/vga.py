@@ -97,7 +97,7 @@ class VGA(Limit):
     def _law_error(self, X: np.ndarray, answer: Answer) -> list[float]:
         points, activation, worst = inputs.distinct(X), self.network.activation, []
         assert answer.duals is not None
-        root, _ = linalg.root(jnp.asarray(inputs.input_kernel(self.network, X[points.first]) / self.decays[0]))
+        root, _ = inputs.root(self.network, X[points.first], self.decays[0])
         below = None
         for layer, draws in enumerate(answer.draws):
             fields = jnp.asarray(draws, float) @ root.T

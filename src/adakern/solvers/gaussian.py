@@ -104,7 +104,7 @@ def solve(
     memory.require(8 * (100 * depth * size**2 + (depth + 6) * len(X) ** 2), f"Gaussian laws over {len(X)} points")
     threads = 1 if len(X) < _THREADED else None
     with scope("float64"), threadpool_limits(threads, user_api="blas"):
-        root, report = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]))
+        root, report = inputs.root(limit.network, X[points.first], limit.decays[0])
         numbers = (jnp.asarray(limit.richness), jnp.asarray(limit.beta), jnp.asarray(limit.decays))
         data = Data(root, jnp.asarray(points.member), jnp.asarray(y, float), *numbers)
         search = _Search(limit, data, tolerance, steps)

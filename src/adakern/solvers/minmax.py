@@ -111,7 +111,7 @@ def solve(
     size = len(points.first)
     needed = np.dtype(precision).itemsize * (8 * depth * samples * size + (8 * depth + 8) * len(X) ** 2)
     memory.require(needed, f"{samples} samples of {len(X)} points", "fewer samples")
-    root, report = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]))
+    root, report = inputs.root(limit.network, X[points.first], limit.decays[0])
     numbers = (jnp.asarray(limit.richness), jnp.asarray(limit.beta), jnp.asarray(limit.decays))
     data = Data(root, jnp.asarray(points.member), jnp.asarray(y), *numbers)
 

@@ -245,8 +245,7 @@ class _Problem:
         self.limit, self.loss = limit, losses.get(limit.loss)
         self.points = inputs.distinct(X)
         chosen = X[self.points.first]
-        below = inputs.input_kernel(limit.network, chosen) / limit.decays[0]
-        self.root, self.report = linalg.root(jnp.asarray(below))
+        self.root, self.report = inputs.root(limit.network, chosen, limit.decays[0])
         prior = dual.prior_kernel(limit, chosen, precision)
         self.prior = None if prior is None else jnp.asarray(prior)
         self.data = dual.make_data(limit, self.points, y)

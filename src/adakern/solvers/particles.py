@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from adakern import averages, inputs, linalg, losses, memory
+from adakern import averages, inputs, losses, memory
 from adakern.checkpoints import Checkpoint, Content
 from adakern.errors import ConvergenceError
 from adakern.limits.anbk import ANBK
@@ -83,7 +83,7 @@ def solve(
         f"{particles} particles of {len(X)} points",
         "fewer training points, fewer particles",
     )
-    root, report = linalg.root(jnp.asarray(inputs.input_kernel(limit.network, X[points.first]) / limit.decays[0]))
+    root, report = inputs.root(limit.network, X[points.first], limit.decays[0])
     model = Model(limit.network.activation, losses.get(limit.loss), chunks)
     numbers = (jnp.asarray(limit.richness), jnp.asarray(limit.beta), jnp.asarray(limit.decays))
     columns = jnp.asarray(y)
