@@ -235,9 +235,7 @@ def certificate(quick: bool) -> Iterator[Row]:
     solution = solve(limit, X, y, solver="minmax", steps=1, throw=False) if not quick else lazy
     if not quick:
         value, error = _finite(solution.certificate), solution.stats.get("certificate_error") or 0.0
-        yield Row(
-            "certificate", "published algorithm, one outer step", value, error, None, ok=value > 10 * values[-1][0]
-        )
+        yield Row("certificate", "published algorithm, one outer step", value, error, None)
     exact = solve(ANBK(_mlp(1, "linear"), richness=1.0, beta=BETA), X, y)
     yield Row(
         "certificate",
