@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import floors, inputs, linalg, recursion
+from adakern import floors, inputs, linalg, losses, recursion
 from adakern.activations import Activation, ClosedForm
-from adakern.deep_linear import bayes
+from adakern.deep_linear import bayes, flow, routes, spectra
 from adakern.limits.anbk import ANBK
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Limit
@@ -34,6 +34,11 @@ class Extension(ABC):
 
         Groups are independent estimates of it, whose scatter gives the standard error; one in closed form.
         """
+
+    def outputs(self, X: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        r"""$s(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$ at a batch of new points, (groups, batch, outputs)."""
+        values: np.ndarray = self.blocks(X) @ coefficients
+        return values
 
     @abstractmethod
     def own(self, X: np.ndarray) -> np.ndarray:
@@ -90,61 +95,74 @@ class GaussianExtension(Extension):
 
 
 class LinearExtension(Extension):
-    r"""Deep linear networks: $k(x,x_\mu)=a\,\Phi^0(x,x_\mu)+\Phi^0(x)^\top F M F^\top\Phi^0(x_\mu)$, with few columns of $F$.
+    r"""Deep linear networks: $k(x,x_\mu)=a\,\Phi^0(x,x_\mu)+\vartheta(x)^\top M\,\vartheta(x_\mu)$ with few components $\vartheta(x)=\Phi^0(x)^\top v$, and $f(x)$ linear in $x$.
 
-    aNBK: $F=v$, $M=A_L$ over $a=1/(\lambda_0\cdots\lambda_{L-1})$; see `deep_linear.bayes`.
+    Solved again in float64 from the data: $v$ holds what no linear network fits, $\beta$ times as large, which must drop out of $\vartheta$ and does not in stored numbers.
     """
 
-    def __init__(self, limit: ANBK | ANTK, X: np.ndarray, outputs: np.ndarray, errors: np.ndarray) -> None:
-        self._network, self._X = limit.network, X
-        depth, decays = limit.network.depth, np.asarray(limit.decays)
-        errors, outputs = np.asarray(errors, np.float64), np.asarray(outputs, np.float64)
+    def __init__(self, limit: ANBK | ANTK, X: np.ndarray, y: np.ndarray) -> None:
+        self._network = limit.network
+        self._rows = inputs.features(limit.network, X).astype(np.float64)
         if isinstance(limit, ANBK):
-            v = limit.beta * errors
-            t, directions = np.linalg.eigh(limit.richness**2 * _symmetric(v.T @ outputs))
-            t = np.maximum(t, 0.0)
-            grown = np.exp(depth * np.log1p(t)) * bayes.growth(t, depth) * limit.richness**2 / np.prod(decays)
-            self._share = float(1 / np.prod(decays[:-1]))
-            self._factor, self._middle = v, self._share * (directions * grown[None, :]) @ directions.T
-            return
-        # aNTK: Δᵀf γ0² = Λτ, and w = τ^L Δ / Λ
+            self._bayes(limit, y)
+        else:
+            self._flow(limit, y)
+
+    def _bayes(self, limit: ANBK, y: np.ndarray) -> None:
+        depth, decays, rows = limit.network.depth, np.asarray(limit.decays), self._rows
+        whole = float(np.prod(decays))
+        problem = bayes.Problem(depth, limit.richness, limit.beta, losses.get(limit.loss), y)
+        saddles, spectrum, _ = routes.solve(problem, rows, whole)
+        best = saddles.found[0]
+        self._share = float(1 / np.prod(decays[:-1]))
+        self._middle = self._share * limit.richness**2 / whole * best.feature_weights(depth, depth)
+        weights = self._weights(spectrum, best.outputs)  # of K: those of Φ⁰ times the decays
+        self._outputs = weights / whole
+        self._factor = weights @ best.of(lambda t: np.exp(-depth * np.log1p(t)))
+
+    def _flow(self, limit: ANTK, y: np.ndarray) -> None:
+        depth, decays = limit.network.depth, np.asarray(limit.decays)
         mean = float(np.exp(np.mean(np.log(decays))))
-        tau, directions = np.linalg.eigh(limit.richness**2 * _symmetric(errors.T @ outputs) / mean)
-        alive = tau > 1e-12 * max(float(tau.max()), 1e-300)
-        tau = np.where(alive, tau, 0.0)
+        spectrum = spectra.dense(self._rows, y)
+        rests = flow.solve(flow.Problem(depth, limit.richness, mean, y), spectrum)
+        best = next((rest for rest in rests.found if rest.stable), rests.dead)
+        tau = best.strengths
         balanced = mean * tau[:, None] / decays[None, :]
-        squares = np.where(alive, tau ** (depth - 1) * limit.richness**2 / mean**2, 0.0)  # |w|² over N
+        size = np.where(tau > 0, tau ** (depth + 1), 1.0) / (limit.richness**2 or 1.0)
         if len(tau) == 1:
             self._share = float(np.prod(balanced[0, 1:]))
             weights = sum(np.prod(np.delete(balanced, layer, axis=1), axis=1) for layer in range(1, depth + 1))
         else:
             self._share = 0.0
             weights = np.prod(balanced[:, :depth], axis=1)
-        self._factor, self._middle = errors, (directions * (weights * squares)[None, :]) @ directions.T
+        weights = np.where(tau > 0, weights / size, 0.0)
+        self._middle = (best.directions * weights[None, :]) @ best.directions.T
+        self._outputs = self._factor = self._weights(spectrum, best.outputs)
+
+    def _weights(self, spectrum: spectra.Spectrum, outputs: np.ndarray) -> np.ndarray:
+        """Weights on the features that give the outputs: XᵀU diag(1/k) Uᵀ s."""
+        if len(spectrum.values) == 0:
+            return np.zeros((self._rows.shape[1], outputs.shape[1]))
+        inside = (spectrum.vectors.T @ outputs) / spectrum.values[:, None]
+        weights: np.ndarray = self._rows.T @ (spectrum.vectors @ inside)
+        return weights
 
     def blocks(self, X: np.ndarray) -> np.ndarray:
-        cross = inputs.input_kernel(self._network, X, self._X)
-        return (self._share * cross + (cross @ self._factor) @ self._middle @ self._image.T)[None]
+        new = inputs.features(self._network, X)
+        low = (new @ self._factor) @ self._middle @ (self._rows @ self._factor).T
+        return (self._share * new @ self._rows.T + low)[None]
 
     def own(self, X: np.ndarray) -> np.ndarray:
-        rows = inputs.features(self._network, X)
-        moved = inputs.input_kernel(self._network, X, self._X) @ self._factor
-        own: np.ndarray = self._share * np.einsum("nd,nd->n", rows, rows)
+        new = inputs.features(self._network, X)
+        moved = new @ self._factor
+        own: np.ndarray = self._share * np.einsum("nd,nd->n", new, new)
         return own + np.einsum("ni,ij,nj->n", moved, self._middle, moved)
 
+    def outputs(self, X: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        return (inputs.features(self._network, X) @ self._outputs)[None]
+
     def bytes_per_point(self) -> int:
-        return 8 * (4 * len(self._X) + 2 * int(np.prod(self._X.shape[1:])))
-
-    @functools.cached_property
-    def _image(self) -> np.ndarray:
-        """Φ⁰F at the training points, in rows so that Φ⁰ itself is never whole."""
-        rows = inputs.features(self._network, self._X)
-        image: np.ndarray = rows @ (rows.T @ self._factor)
-        return image
-
-
-def _symmetric(matrix: np.ndarray) -> np.ndarray:
-    return (matrix + matrix.T) / 2
+        return 8 * (4 * len(self._rows) + 2 * self._rows.shape[1])
 
 
 class ParticleExtension(Extension):

@@ -108,8 +108,8 @@ class Solution:
             )
         if self._linear:
             assert isinstance(self.limit, (ANBK, ANTK))
-            errors = self.errors if self.errors.ndim == 2 else self.errors[:, None]
-            return LinearExtension(self.limit, self.X, self.kernel @ self._columns, errors)
+            with scope("float64"):
+                return LinearExtension(self.limit, self.X, self.y if self.y.ndim == 2 else self.y[:, None])
         return GaussianExtension(self.limit, self.X, self.precision)
 
     @property
@@ -129,8 +129,8 @@ class Solution:
         """
         total, groups = self._new(X), []
         with scope(self.precision):
-            for rows, block in self._blocks(total, memory):
-                groups.append((rows, block @ self._columns))
+            for rows in self._batches(total, memory):
+                groups.append((rows, self._extension.outputs(total[rows], self._columns)))
         count = groups[0][1].shape[0] if groups else 1
         values = np.empty((count, len(total), self._columns.shape[1]), dtype=self.precision)
         for rows, block in groups:
@@ -239,12 +239,15 @@ class Solution:
     def _new(self, X: Any) -> np.ndarray:
         return checks.inputs("X", X, ndim=self.limit.network.input_ndim, like=self.X, empty=True)
 
-    def _blocks(self, new: np.ndarray, limit: float | None) -> Any:
+    def _batches(self, new: np.ndarray, limit: float | None) -> Any:
         budget = memory.budget(limit)
         if len(new) == 0:
             return
         size = memory.rows_per_batch(self._extension.bytes_per_point(), budget, len(new))
-        for rows in spans(len(new), size):
+        yield from spans(len(new), size)
+
+    def _blocks(self, new: np.ndarray, limit: float | None) -> Any:
+        for rows in self._batches(new, limit):
             yield rows, self._extension.blocks(new[rows])
 
 

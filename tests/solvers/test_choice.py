@@ -56,7 +56,7 @@ def test_a_wrong_answer_has_a_large_certificate(points):
 def test_linear_networks_have_an_exact_certificate(points):
     solution = ak.solve(limit(activation="linear", richness=2.0), *points)
     assert solution.certificate == pytest.approx(0.0, abs=1e-8)
-    assert solution.stats["certificate_error"] == 0.0
+    assert 0 < solution.stats["certificate_error"] < 1e-9
 
 
 def test_certificates_are_kept_in_files(gentle, tmp_path):

@@ -27,7 +27,10 @@ from adakern.deep_linear.spectra import Spectrum
 from adakern.limits import readout
 from adakern.losses import Loss, Squared
 
+_ASIDE = 1e-5  # of ln t, from where a solution's stability is seen
 _CLOSE = 0.02  # of ln t: solutions closer than this are told apart for the squared loss alone
+
+_LAZY = 1e-60  # γ0²β below which squares of what is learned underflow
 
 _readout = jax.jit(readout.solve, static_argnums=0)
 
@@ -102,7 +105,8 @@ def free_energy(problem: Problem, t: np.ndarray, outputs: np.ndarray) -> float:
 
 def solve(problem: Problem, spectrum: Spectrum) -> Saddles:
     """Every solution for one output; for several, those that descent from small and from large networks finds."""
-    if problem.richness == 0.0 or (not np.any(problem.y) and isinstance(problem.loss, Squared)):
+    nothing = not np.any(problem.y) and isinstance(problem.loss, Squared)
+    if nothing or problem.richness**2 * problem.beta < _LAZY or len(spectrum.values) == 0:
         return Saddles([_lazy(problem, spectrum)], True, 0)
     if problem.y.shape[1] == 1:
         return _single(problem, spectrum)
@@ -165,10 +169,9 @@ def _single(problem: Problem, spectrum: Spectrum) -> Saddles:
     for x in found.roots:
         t = np.exp(np.array([x]))
         v, s = _at(problem, spectrum, t, np.eye(1))
-        stable = bool(curve(np.array([x]))[1][0] < 0) if squared else len(found.roots) == 1
+        sides = curve(np.array([x - _ASIDE, x + _ASIDE]))[0]
+        stable = bool(sides[0] > sides[1])
         saddles.append(Saddle(t, np.eye(1), v, s, free_energy(problem, t, s), stable))
-    if not squared and len(saddles) > 1:  # they alternate, and the outermost are minima
-        saddles = [part._replace(stable=i % 2 == 0) for i, part in enumerate(saddles)]
     return Saddles(sorted(saddles, key=lambda part: part.free_energy), found.complete, found.evaluations)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 _FINEST = 1e-9  # width below which an interval that could not be decided holds a touching point, or nothing
+_SAME = 1e-7  # closer roots are one, seen from both sides of a border
 _MOST = 200_000  # evaluations, never met in the tests
 
 Curve = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -75,7 +76,8 @@ def crossings(
         return float(curve(np.array([x]))[0][0])
 
     roots = [root for a, b in found if (root := _between(value, a, b)) is not None]
-    return Crossings(_merged(np.array(sorted([*roots, *touching])), 4 * finest), count, complete)
+    complete = complete and curvature is not None
+    return Crossings(_merged(np.array(sorted([*roots, *touching])), _SAME), count, complete)
 
 
 def _between(value: Callable[[float], float], left: float, right: float) -> float | None:

@@ -83,17 +83,20 @@ def solve(problem: Problem, spectrum: Spectrum) -> Rests:
     if outputs == 1:
         found, complete, doomed = _single(problem, spectrum)
         return Rests(found, dead._replace(stable=doomed), complete)
-    return Rests(_several(problem, spectrum), dead, False)
+    edge = collapse(spectrum, 1, problem.decay) if problem.depth == 1 else np.inf
+    stable = problem.depth > 1 or problem.richness <= edge
+    found = [] if problem.depth == 1 and stable else _several(problem, spectrum)
+    return Rests(found, dead._replace(stable=stable), problem.depth == 1)  # one layer: convex
 
 
 def collapse(spectrum: Spectrum, depth: int, decay: float) -> float:
-    r"""The richness below which nothing but death exists: $\gamma_c^2=\Lambda^2/\max_\tau\tau^{L-1}\Delta^\top\Phi^0\Delta$."""
+    r"""The richness below which nothing but death exists: $\gamma_c^2=\Lambda^2/\max_\tau\tau^{L-1}\Delta^\top\Phi^0\Delta$; with several outputs for $L=1$ alone."""
     k, y2 = spectrum.values, spectrum.targets[:, 0] ** 2
-    first = float(np.sum(k * y2))
+    first = float(np.linalg.norm(np.sqrt(k)[:, None] * spectrum.targets, 2)) ** 2 if len(k) else 0.0
     if first == 0.0:
         return np.inf
     if depth == 1:
-        return decay / np.sqrt(first)
+        return float(decay / np.sqrt(first))
 
     def height(x: float) -> float:
         """ln τ^{L-1} g at x = ln τ."""

@@ -21,6 +21,8 @@ from adakern.losses import Loss, Squared
 _CURVATURE = {"squared": 1.0, "logistic": 0.25, "softmax": 0.5}  # largest of a loss
 _STEPS = 400  # of the trust region
 _POLISH = 12
+_DIRECTIONS = 8  # of the outputs, from which mixtures of two ends are tried
+_GENTLE = 0.3  # richness from which a path rises
 _SAME = 1e-6  # relative distance below which two ends are one
 
 
@@ -98,13 +100,28 @@ class Ends(NamedTuple):
 
 
 def minima(loss: Loss, y: np.ndarray, beta: float, spectrum: Spectrum, penalty: Penalty) -> Ends:
-    """Descend from the lazy network's outputs, and from those of a network that fits as well as it can."""
+    """Descend from the lazy network's outputs, and from those of a network that fits as well as it can; where the two ends differ, also from mixtures of them.
+
+    Each direction of the outputs can be rich or lazy on its own: mixtures take one direction of an end from the other.
+    """
     work = _Work(loss, y, beta, spectrum, penalty)
     ends: list[tuple[np.ndarray, int]] = []
-    for ridge in (1.0, 1e-9):
-        z, count = work.descend(work.start(ridge))
-        if all(np.linalg.norm(z - other) > _SAME * np.linalg.norm(other) for other, _ in ends):
+
+    def add(start: np.ndarray) -> None:
+        z, count = work.follow(start)
+        same = any(np.linalg.norm(z - other) <= _SAME * (np.linalg.norm(other) + _SAME) for other, _ in ends)
+        if np.isfinite(z).all() and not same:
             ends.append((z, count))
+
+    for ridge in (1.0, 1e-9):
+        add(work.start(ridge))
+    if len(ends) == 2:
+        (first, _), (second, _) = ends
+        for here, there in ((first, second), (second, first)):
+            _, directions = penalty.strengths(here)
+            for direction in directions.T[:_DIRECTIONS]:
+                projector = np.outer(direction, direction)
+                add(here - here @ projector + there @ projector)
     return Ends(ends)
 
 
@@ -112,7 +129,7 @@ def descend(
     loss: Loss, y: np.ndarray, beta: float, spectrum: Spectrum, penalty: Any, z: np.ndarray
 ) -> tuple[np.ndarray, int]:
     """The minimum below z, and the Hessian products it took."""
-    return _Work(loss, y, beta, spectrum, penalty).descend(z)
+    return _Work(loss, y, beta, spectrum, penalty).descend(z)[:2]
 
 
 class _Work:
@@ -160,7 +177,21 @@ class _Work:
 
         return apply
 
-    def descend(self, z: np.ndarray) -> tuple[np.ndarray, int]:
+    def follow(self, z: np.ndarray) -> tuple[np.ndarray, int]:
+        """Descend; where that ends nowhere, on a path of rising richness."""
+        found, count, settled = self.descend(z)
+        if settled or not isinstance(self.penalty, Penalty):
+            return found, count
+        goal, total = self.penalty.richness, count
+        for richness in np.geomspace(min(_GENTLE, goal), goal, 2 + int(np.ceil(np.log2(max(goal / _GENTLE, 1.0))))):
+            self.penalty = Penalty(self.penalty.depth, float(richness))
+            z, count, _ = self.descend(z)
+            total += count
+        self.penalty = Penalty(self.penalty.depth, goal)
+        return z, total
+
+    def descend(self, z: np.ndarray) -> tuple[np.ndarray, int, bool]:
+        """The minimum below z, the Hessian products it took, and whether the gradient vanishes there to rounding."""
         count = 0
 
         def inward(x: np.ndarray) -> np.ndarray:
@@ -176,21 +207,40 @@ class _Work:
                 held[:] = [(mark, self.hessian(inward(x)))]
             return (self.scale * held[0][1](inward(p))).ravel()
 
-        found = minimize(
-            lambda x: self.value(inward(x)),
-            (z / self.scale).ravel(),
-            jac=lambda x: (self.scale * self.gradient(inward(x))).ravel(),
-            hessp=product,
-            method="trust-krylov",
-            options={"gtol": 1e-7 * (1 + self.value(z)), "maxiter": _STEPS},
-        )
-        x = found.x
-        slope = (self.scale * self.gradient(inward(x))).ravel()
+        def slope(x: np.ndarray) -> np.ndarray:
+            return (self.scale * self.gradient(inward(x))).ravel()
+
+        def size(x: np.ndarray) -> float:
+            """Of the penalty's own gradient: what the sum is to be small beside."""
+            return float(np.linalg.norm(self.scale * self.penalty.gradient(inward(x)))) + 1e-300
+
+        x = (z / self.scale).ravel()
+        for fraction in (1e-3, 1e-6, 1e-9):
+            if np.linalg.norm(slope(x)) <= fraction * size(x):
+                continue
+            try:
+                with np.errstate(all="ignore"):
+                    found = minimize(
+                        lambda x: self.value(inward(x)),
+                        x,
+                        jac=slope,
+                        hessp=product,
+                        method="trust-krylov",
+                        options={"gtol": fraction * size(x), "maxiter": _STEPS},
+                    )
+            except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # a trial step beyond what numbers hold
+                break
+            if not np.isfinite(found.x).all():
+                break
+            x = found.x
+        here = slope(x)
         for _ in range(_POLISH):
             operator = LinearOperator((x.size, x.size), lambda p, x=x: product(x, p), dtype=np.float64)
-            step, _ = minres(operator, -slope, rtol=1e-12, maxiter=500)
-            there = (self.scale * self.gradient(inward(x + step))).ravel()
-            if not np.linalg.norm(there) < 0.5 * np.linalg.norm(slope):
+            step, _ = minres(operator, -here, rtol=1e-12, maxiter=500)
+            if not np.isfinite(step).all():
                 break
-            x, slope = x + step, there
-        return inward(x), count
+            there = slope(x + step)
+            if not np.linalg.norm(there) < 0.5 * np.linalg.norm(here):
+                break
+            x, here = x + step, there
+        return inward(x), count, bool(np.linalg.norm(here) <= 1e-9 * size(x))

@@ -135,8 +135,8 @@ class ANBK(Limit):
         assert answer.duals is not None
         below = inputs.input_kernel(self.network, X)
         numbers = (self.decays, self.richness, self.beta, losses.get(self.loss))
-        parts = linear_audit.audit(below, *numbers, y, answer.kernels, answer.duals, answer.coefficients)
-        values = [parts["readout"], parts["top_dual"], *parts["kernels"], *parts["duals"]]
+        parts = linear_audit.audit(below, *numbers, y, answer)
+        values = [parts["readout"], parts["strengths"], parts["top_dual"], *parts["kernels"], *parts["duals"]]
         worst = max(value if np.isfinite(value) else np.inf for value in values)
         report: dict[str, Any] = {
             "audit": {"parts": parts, "doubt": worst if np.isfinite(worst) else None, "noise": {}}
@@ -146,8 +146,7 @@ class ANBK(Limit):
             prior = below / self.decays[0]
             tilt = np.eye(len(y)) - self.richness**2 / self.decays[-1] * prior @ v @ v.T
             kernel = np.linalg.solve(tilt, prior)
-            report |= {
-                "certificate": gap.exact(self._readout, np.asarray(y, np.float64), v, kernel),
-                "certificate_error": 0.0,
-            }
+            value, rounding = gap.exact(self._readout, np.asarray(y, np.float64), v, kernel)
+            # The coefficients are rounded, and what no linear network fits makes them large.
+            report |= {"certificate": value, "certificate_error": rounding * float(np.finfo(answer.kernel.dtype).eps)}
         return worst, report

@@ -14,6 +14,8 @@ from adakern import checks, inputs
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.networks import Network
 
+_CLEAR = 1e3  # units of rounding that a product of the recursion may lose
+
 
 @dataclass(frozen=True)
 class ANTK(Limit):
@@ -56,19 +58,49 @@ class ANTK(Limit):
         delta, decays, scale = answer.errors, self.decays, float(np.linalg.norm(y)) or 1.0
         parts = [
             float(np.linalg.norm(delta - (y - answer.fitted))) / scale,
-            float(np.linalg.norm(answer.fitted - answer.kernels[-1] @ delta / decays[-1])) / scale,
-            float(np.linalg.norm(answer.fitted - answer.kernel @ answer.coefficients)) / scale,
+            float(np.linalg.norm(answer.fitted - answer.kernels[-1] @ delta / decays[-1]))
+            / (scale + float(np.linalg.norm(answer.kernels[-1]) * np.linalg.norm(delta)) / decays[-1]),
+            float(np.linalg.norm(answer.fitted - answer.kernel @ answer.coefficients))
+            / (scale + float(np.linalg.norm(answer.kernel) * np.linalg.norm(answer.coefficients))),
         ]
         below = (inputs.input_kernel(self.network, X), *answer.kernels)
         gradient = np.eye(y.shape[1])
+        epsilon = float(np.finfo(answer.kernel.dtype).eps)
         for layer in range(self.network.depth, 0, -1):
             moved = below[layer - 1] @ delta
             made = (self.richness / decays[layer]) ** 2 * gradient @ (delta.T @ below[layer] @ delta) @ gradient
+            # Labels that inputs do not determine stay in Δ and drop out of Φ Δ, up to rounding.
+            blur = epsilon * float(np.linalg.norm(delta))
+            clear = all(
+                blur * float(np.linalg.norm(part)) <= _CLEAR * epsilon * float(np.linalg.norm(part @ delta))
+                for part in (below[layer], below[layer - 1])
+            )
+            if not clear:
+                return max(*parts, *self._summed(below, answer))
             if answer.gradient_kernels is not None:
-                parts.append(
-                    relative(answer.gradient_kernels[layer - 1] - made[0, 0], np.full(below[0].shape, made[0, 0]))
-                )
+                expected = np.full(below[0].shape, made[0, 0])
+                parts.append(relative(answer.gradient_kernels[layer - 1] - made[0, 0], expected))
             gradient = made
             kernel = (self.richness / decays[layer - 1]) ** 2 * moved @ gradient @ moved.T
             parts.append(relative(below[layer] - kernel, below[layer]))
         return max(parts)
+
+    def _summed(self, below: tuple[np.ndarray, ...], answer: Answer) -> list[float]:
+        r"""What the recursion sums up to, $\Phi^\ell=fB_\ell f^\top$ with $B_\ell$ a function of $\mathcal T=\gamma_0^2\Delta^\top f/\Lambda$, where nothing cancels."""
+        depth, decays = self.network.depth, np.asarray(self.decays)
+        mean = float(np.exp(np.mean(np.log(decays))))
+        product = self.richness**2 * answer.errors.T @ answer.fitted / mean
+        measured, turn = np.linalg.eigh((product + product.T) / 2)
+        tau = np.asarray(answer.stats.get("strengths", measured), np.float64)
+        size = self.richness**2 * float(np.linalg.norm(answer.errors) * np.linalg.norm(answer.fitted)) / mean
+        parts = [float(np.linalg.norm(tau - measured)) / (size + float(np.linalg.norm(tau)) or 1.0)]
+        alive = tau > 0
+        outputs = np.asarray(answer.fitted, np.float64) @ turn[:, alive]
+        balanced = mean * tau[alive][:, None] / decays[None, :]
+        for layer in range(1, depth + 1):
+            weights = self.richness**2 * np.prod(balanced[:, :layer], axis=1) / tau[alive] ** (depth + 1)
+            parts.append(relative(below[layer] - (outputs * weights[None, :]) @ outputs.T, below[layer]))
+            if answer.gradient_kernels is not None and alive.all():
+                made = float(np.prod(balanced[0, layer:]))
+                parts.append(relative(answer.gradient_kernels[layer - 1] - made, np.full(below[0].shape, made)))
+        return parts

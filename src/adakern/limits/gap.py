@@ -26,10 +26,10 @@ class Readout(NamedTuple):
     decay: float
 
 
-def exact(of: Readout, y: np.ndarray, v: np.ndarray, kernel: np.ndarray) -> float:
-    """The gap at a kernel that is known."""
+def exact(of: Readout, y: np.ndarray, v: np.ndarray, kernel: np.ndarray) -> tuple[float, float]:
+    """The gap at a kernel that is known, and the size of the terms whose difference it is."""
     gaps, scale = _gaps(of, y, v, kernel[None])
-    return max(float(gaps[0]), 0.0) if gaps[0] > -1e-9 * scale else float(gaps[0])
+    return float(gaps[0]), scale
 
 
 def jackknife(of: Readout, y: np.ndarray, v: np.ndarray, moments: np.ndarray) -> tuple[float, float]:

@@ -8,10 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from adakern.limits.base import Answer
 from adakern.losses import Loss
 
 _EXACT = 600  # points up to which equations between matrices are checked entry by entry; beyond, on random vectors
 _PROBES = 8
+_CLEAR = 1e3  # units of rounding that products of the recursion may lose
 
 
 def audit(
@@ -21,24 +23,31 @@ def audit(
     beta: float,
     loss: Loss,
     y: np.ndarray,
-    kernels: Sequence[np.ndarray],
-    duals: Sequence[np.ndarray],
-    coefficients: np.ndarray,
+    answer: Answer,
 ) -> dict[str, Any]:
     r"""Relative violations, with $K_\ell=\Phi^\ell/\lambda_\ell$ and $v$ from the coefficients:
 
-    * readout: $\Delta(\Phi^Lv/\lambda_L)=v/\beta$, relative to $|y|$;
+    * readout: $\Delta(s)=v/\beta$, relative to $|y|$, and $s=\Phi^Lv/\lambda_L$, relative to $|\Phi^L||v|/\lambda_L$;
+    * strengths: the eigenvalues of $T=\gamma_0^2v^\top s$, relative to $\gamma_0^2|v||s|$;
     * top dual: $\hat\Phi^L=-\frac{\gamma_0^2}{\lambda_L}vv^\top$;
     * kernels: $\Phi^\ell+K_{\ell-1}\hat\Phi^\ell\Phi^\ell=K_{\ell-1}$, relative to the largest term;
     * duals: $\hat\Phi^\ell+\hat\Phi^\ell K_\ell\hat\Phi^{\ell+1}=\hat\Phi^{\ell+1}/\lambda_\ell$, likewise.
+
+    Labels that inputs do not determine leave large parts in $v$ and the duals that cancel in these products. Where rounding alone would make more of them than is asked for,
+    the same is asked of what the recursion sums up to, $\lambda_0\cdots\lambda_{\ell-1}\Phi^\ell=\Phi^0+sB_\ell s^\top$ and $\hat\Phi^\ell=-vM_\ell v^\top$ with functions $B_\ell,M_\ell$ of $T$, where nothing cancels.
     """
-    points, top = len(y), decays[-1]
+    kernels, duals = answer.kernels, answer.duals
+    assert duals is not None
+    points, depth, top, whole = len(y), len(kernels), decays[-1], float(np.prod(decays))
     probes = np.eye(points) if points <= _EXACT else np.random.default_rng(0).standard_normal((points, _PROBES))
-    v = top * coefficients
-    epsilon = float(
-        np.finfo(kernels[-1].dtype).eps
-    )  # labels that inputs do not determine leave large duals, which cancel in products
-    error = np.asarray(loss.error(jnp.asarray(y), jnp.asarray(kernels[-1] @ coefficients)))
+    v = top * np.asarray(answer.coefficients, np.float64)
+    outputs = kernels[-1] @ answer.coefficients
+    s = np.asarray(answer.fitted if loss.name == "squared" else outputs, np.float64)
+    error = np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s)))
+    measured, turn = np.linalg.eigh(richness**2 * _even(v.T @ s))
+    t = np.maximum(np.asarray(answer.stats.get("strengths", measured)), 0.0)  # as claimed: v's own value has rounding
+    turned, turned_v = s @ turn, v @ turn
+    epsilon = float(np.finfo(kernels[-1].dtype).eps)
     last = duals[-1] @ probes
     off_kernels, off_duals = [], []
     below = input_kernel
@@ -47,27 +56,44 @@ def audit(
         moved = kernel @ probes
         tilt = below @ (dual @ moved) / decays[layer]
         rounding = epsilon * _norm(below) * _norm(dual) * _norm(moved) / decays[layer]
-        off_kernels.append(_off(moved + tilt - prior, moved, tilt, prior, rounding=rounding))
-        if layer + 1 < len(kernels):
+        if rounding <= _CLEAR * epsilon * max(map(_norm, (moved, tilt, prior))):
+            off_kernels.append(_off(moved + tilt - prior, moved, tilt, prior))
+        else:
+            growth = np.where(t > 1e-12, np.expm1((layer + 1) * np.log1p(t)) / np.where(t > 1e-12, t, 1.0), layer + 1.0)
+            weights = richness**2 * whole * np.exp(-depth * np.log1p(t)) * growth
+            grown = (turned * weights[None, :]) @ (turned.T @ probes)
+            parts = (float(np.prod(decays[: layer + 1])) * moved, input_kernel @ probes, grown)
+            off_kernels.append(_off(parts[0] - parts[1] - parts[2], *parts))
+        if layer + 1 < depth:
             higher = duals[layer + 1] @ probes
             parts = (dual @ probes, dual @ (kernel @ higher) / decays[layer + 1], higher / decays[layer + 1])
             rounding = epsilon * _norm(dual) * _norm(kernel) * _norm(higher) / decays[layer + 1]
-            off_duals.append(_off(parts[0] + parts[1] - parts[2], *parts, rounding=rounding))
+            if rounding <= _CLEAR * epsilon * max(map(_norm, parts)):
+                off_duals.append(_off(parts[0] + parts[1] - parts[2], *parts))
+            else:
+                share = richness**2 / float(np.prod(decays[layer + 1 :])) * np.exp((depth - layer - 1) * np.log1p(t))
+                off_duals.append(_off(parts[0] + (turned_v * share[None, :]) @ (turned_v.T @ probes), parts[0]))
         below = kernel
+    scale = _norm(y) or 1.0
+    backward = _norm(kernels[-1]) * _norm(v) / top + scale
     return {
-        "readout": float(np.linalg.norm(error - v / beta)) / (float(np.linalg.norm(y)) or 1.0),
+        "readout": max(_norm(error - v / beta) / scale, _norm(s - outputs) / backward),
+        "strengths": _norm(t - measured) / (richness**2 * _norm(v) * _norm(s) + _norm(t) or 1.0),
         "top_dual": _off(last + richness**2 / top * (v @ (v.T @ probes)), last),
         "kernels": off_kernels,
         "duals": off_duals,
     }
 
 
+def _even(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + matrix.T) / 2
+
+
 def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(array))
 
 
-def _off(difference: np.ndarray, *terms: np.ndarray, rounding: float = 0.0) -> float:
-    """Relative to the largest term, as far as it exceeds what rounding makes of the products."""
-    size, excess = max(map(_norm, terms)), _norm(difference)
-    excess = max(0.0, excess - rounding) if np.isfinite(excess) else excess
-    return excess / size if size > 0 else excess
+def _off(difference: np.ndarray, *terms: np.ndarray) -> float:
+    """Relative to the largest term."""
+    size = max(map(_norm, terms))
+    return _norm(difference) / size if size > 0 else _norm(difference)

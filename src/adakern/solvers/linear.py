@@ -5,22 +5,16 @@ numpy and scipy rather than jax: a handful of LAPACK calls in float64, whatever 
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import blas
 
 from adakern import inputs, losses, memory
-from adakern.deep_linear import bayes, flow, spectra
+from adakern.deep_linear import bayes, flow, routes, spectra
 from adakern.limits.anbk import ANBK
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Answer, Limit
-from adakern.losses import Squared
 from adakern.progress import Progress
-
-_FIRST, _MOST = 128, 1024  # dimensions of a Krylov space, doubled in between
-_SETTLED = 1e-11  # of |y|: residual of the readout at which a Krylov space is large enough
 
 
 def applies(limit: Limit) -> bool:
@@ -35,7 +29,7 @@ def solve(limit: ANBK, X: np.ndarray, y: np.ndarray, *, precision: str, progress
     loss = losses.get(limit.loss)
     problem = bayes.Problem(depth, limit.richness, limit.beta, loss, y)
     with progress.task("linear aNBK", total=depth + 1) as advance:
-        saddles, route = _saddles(problem, rows, below, float(np.prod(decays)))
+        saddles, _, route = routes.solve(problem, rows, float(np.prod(decays)))
         advance("solved", 1)
         best = saddles.found[0]
         v, image = best.v, float(np.prod(decays)) * best.image(depth)
@@ -104,7 +98,7 @@ def solve_flow(limit: ANTK, X: np.ndarray, y: np.ndarray, *, precision: str, pro
         "solver": "linear",
         "strengths": tau.tolist(),
         "objective": best.objective,
-        "collapse": flow.collapse(spectrum, depth, mean) if single else None,
+        "collapse": flow.collapse(spectrum, depth, mean) if single or depth == 1 else None,
         "solutions": [
             {"strengths": part.strengths.tolist(), "objective": part.objective, "stable": part.stable}
             for part in (*rests.found, rests.dead)
@@ -135,34 +129,6 @@ def _inputs(limit: Limit, X: np.ndarray, matrices: int) -> tuple[np.ndarray, np.
     return rows, rows @ rows.T
 
 
-def _saddles(
-    problem: bayes.Problem, rows: np.ndarray, below: np.ndarray, scale: float
-) -> tuple[bayes.Saddles, dict[str, Any]]:
-    """All solutions, and how the input kernel was diagonalised."""
-    if min(rows.shape) <= spectra.DENSE or not isinstance(problem.loss, Squared):
-        spectrum = spectra.dense(rows, problem.y).scaled(1 / scale)
-        return bayes.solve(problem, spectrum), {"route": "eigenvalues", "rank": len(spectrum.values)}
-    krylov, size = spectra.Krylov(below, problem.y), _FIRST
-    while size <= _MOST:
-        open_ended = krylov.grow(size)
-        spectrum = krylov.spectrum().scaled(1 / scale)
-        saddles = bayes.solve(problem, spectrum)
-        worst = max(_unsettled(problem, below, scale, saddle) for saddle in saddles.found)
-        if worst <= _SETTLED:
-            return saddles, {"route": "krylov", "rank": len(spectrum.values), "readout": worst}
-        if not open_ended:
-            break
-        size *= 2
-    spectrum = spectra.dense(rows, problem.y).scaled(1 / scale)
-    return bayes.solve(problem, spectrum), {"route": "eigenvalues", "rank": len(spectrum.values)}
-
-
-def _unsettled(problem: bayes.Problem, below: np.ndarray, scale: float, saddle: bayes.Saddle) -> float:
-    r"""$|y-s-v/\beta|/|y|$ with $s=Kv(I+T)^L$."""
-    outputs = below @ saddle.v @ saddle.of(lambda t: np.exp(problem.depth * np.log1p(t))) / scale
-    return float(np.linalg.norm(problem.y - outputs - saddle.v / problem.beta) / np.linalg.norm(problem.y))
-
-
 def _updated(
     base: np.ndarray | None, factor: np.ndarray, middle: np.ndarray, scale: float, precision: str
 ) -> np.ndarray:
@@ -189,8 +155,9 @@ def _status(saddles: bayes.Saddles) -> str:
             else "closed form; descent from small and large networks ends in the same place"
         )
     stable = sum(part.stable for part in saddles.found[1:])
+    found = "" if saddles.complete else " that were found"
     return (
-        f"closed form; the solution of least free energy of {others + 1} ({stable} more of them stable, see stats['solutions']): "
+        f"closed form; the solution of least free energy of {others + 1}{found} ({stable} more of them stable, see stats['solutions']): "
         "which one a network finds may depend on its start"
     )
 
