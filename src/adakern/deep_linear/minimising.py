@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, minres
 
@@ -21,6 +22,7 @@ from adakern.losses import Loss, Squared
 _CURVATURE = {"squared": 1.0, "logistic": 0.25, "softmax": 0.5}  # largest of a loss
 _STEPS = 400  # of the trust region
 _POLISH = 12
+_SMALL = 400  # unknowns up to which a Newton step factorises the Hessian
 _DIRECTIONS = 8  # of the outputs, from which mixtures of two ends are tried
 _GENTLE = 0.3  # richness from which a path rises
 _SAME = 1e-6  # relative distance below which two ends are one
@@ -107,22 +109,24 @@ def minima(loss: Loss, y: np.ndarray, beta: float, spectrum: Spectrum, penalty: 
     work = _Work(loss, y, beta, spectrum, penalty)
     ends: list[tuple[np.ndarray, int]] = []
 
-    def add(start: np.ndarray) -> None:
-        z, count = work.follow(start)
+    def add(start: np.ndarray, way: Callable[[np.ndarray], tuple[np.ndarray, int]] = work.follow) -> None:
+        z, count = way(start)
         same = any(np.linalg.norm(z - other) <= _SAME * (np.linalg.norm(other) + _SAME) for other, _ in ends)
         if np.isfinite(z).all() and not same:
             ends.append((z, count))
 
     for ridge in (1.0, 1e-9):
         add(work.start(ridge))
-    if len(ends) == 2:
-        (first, _), (second, _) = ends
+    if not work.squared and penalty.depth > 1 and penalty.richness > 1:
+        add(work.start(1.0), work.path)
+    if len(ends) > 1:
+        (first, _), (second, _) = ends[:2]
         for here, there in ((first, second), (second, first)):
             _, directions = penalty.strengths(here)
             for direction in directions.T[:_DIRECTIONS]:
                 projector = np.outer(direction, direction)
                 add(here - here @ projector + there @ projector)
-    return Ends(ends)
+    return Ends([(z @ work.turn.T, count) for z, count in ends])
 
 
 def descend(
@@ -140,16 +144,18 @@ class _Work:
         self.squared = isinstance(loss, Squared)
         # Coordinates in which the loss's curvature is about one.
         self.scale = 1 / np.sqrt(1 + beta * _CURVATURE[loss.name] * spectrum.values)[:, None]
-        self.shape = (len(spectrum.values), y.shape[1])
+        # Softmax does not see what all outputs share, so the minimum has none of it: one dimension less, and the worst conditioned.
+        self.turn = scipy.linalg.null_space(np.ones((1, y.shape[1]))) if loss.name == "softmax" else np.eye(y.shape[1])
+        self.shape = (len(spectrum.values), self.turn.shape[1])
 
     def start(self, ridge: float) -> np.ndarray:
         """Ridge regression on the targets, centred where a loss has no scale of its own."""
         k = self.spectrum.values[:, None]
         reach = 1.0 if self.squared else 2.0
-        return reach * np.sqrt(k) * self.spectrum.targets / (k + ridge / self.beta)
+        return reach * np.sqrt(k) * (self.spectrum.targets @ self.turn) / (k + ridge / self.beta)
 
     def _outputs(self, z: np.ndarray) -> np.ndarray:
-        return self.root @ z
+        return self.root @ z @ self.turn.T
 
     def value(self, z: np.ndarray) -> float:
         data = float(jnp.sum(self.loss.value(self.y, jnp.asarray(self._outputs(z)))))
@@ -160,7 +166,8 @@ class _Work:
             k = self.spectrum.values[:, None]
             data = np.sqrt(k) * self.spectrum.targets - k * z
         else:
-            data = self.root.T @ np.asarray(self.loss.error(self.y, jnp.asarray(self._outputs(z))), np.float64)
+            error = np.asarray(self.loss.error(self.y, jnp.asarray(self._outputs(z))), np.float64)
+            data = self.root.T @ error @ self.turn
         return -self.beta * data + self.penalty.gradient(z)
 
     def hessian(self, z: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -171,18 +178,20 @@ class _Work:
         curvature = np.asarray(self.loss.curvature(self.y, jnp.asarray(self._outputs(z))), np.float64)
 
         def apply(dz: np.ndarray) -> np.ndarray:
-            ds = self.root @ dz
+            ds = self.root @ dz @ self.turn.T
             answer = curvature * ds if curvature.ndim == 2 else np.einsum("pij,pj->pi", curvature, ds)
-            return self.beta * (self.root.T @ answer) + local(dz)
+            return self.beta * (self.root.T @ answer @ self.turn) + local(dz)
 
         return apply
 
     def follow(self, z: np.ndarray) -> tuple[np.ndarray, int]:
         """Descend; where that ends nowhere, on a path of rising richness."""
         found, count, settled = self.descend(z)
-        if settled or not isinstance(self.penalty, Penalty):
-            return found, count
-        goal, total = self.penalty.richness, count
+        return (found, count) if settled else self.path(z)
+
+    def path(self, z: np.ndarray) -> tuple[np.ndarray, int]:
+        """Descend at a small richness, and follow the minimum as it rises."""
+        goal, total = self.penalty.richness, 0
         for richness in np.geomspace(min(_GENTLE, goal), goal, 2 + int(np.ceil(np.log2(max(goal / _GENTLE, 1.0))))):
             self.penalty = Penalty(self.penalty.depth, float(richness))
             z, count, _ = self.descend(z)
@@ -236,11 +245,15 @@ class _Work:
         here = slope(x)
         for _ in range(_POLISH):
             operator = LinearOperator((x.size, x.size), lambda p, x=x: product(x, p), dtype=np.float64)
-            step, _ = minres(operator, -here, rtol=1e-12, maxiter=500)
+            if x.size <= _SMALL:
+                step = np.linalg.lstsq(operator @ np.eye(x.size), -here, rcond=1e-15)[0]
+            else:
+                step, _ = minres(operator, -here, rtol=1e-12, maxiter=500)
             if not np.isfinite(step).all():
                 break
             there = slope(x + step)
             if not np.linalg.norm(there) < 0.5 * np.linalg.norm(here):
                 break
             x, here = x + step, there
-        return inward(x), count, bool(np.linalg.norm(here) <= 1e-9 * size(x))
+        rounding = 1e-14 * (1 + self.beta)  # of the loss's gradient, which the penalty's balances
+        return inward(x), count, bool(np.linalg.norm(here) <= 1e-9 * size(x) + rounding)
