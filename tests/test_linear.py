@@ -181,3 +181,68 @@ def test_large_problems_go_through_a_krylov_space(monkeypatch, data):
     assert krylov.stats["route"] == "krylov" and krylov.stats["rank"] < 300
     np.testing.assert_allclose(krylov.kernel, dense.kernel, atol=1e-9 * np.abs(dense.kernel).max())
     np.testing.assert_allclose(krylov.fitted, dense.fitted, atol=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("depth, richness, beta", [(2, 10.0, 50.0), (4, 100.0, 1e3), (3, 1000.0, 1e4)])
+def test_labels_that_inputs_do_not_determine_stay_out_of_predictions(depth, richness, beta, precision):
+    """D < P: v holds β times the part that no linear network fits, which must drop out at new points too."""
+    rng = np.random.default_rng(0)
+    X, y, fresh = rng.standard_normal((40, 5)), np.sign(rng.standard_normal(40)), rng.standard_normal((6, 5))
+    solution = ak.solve(linear(depth, richness=richness, beta=beta), X, y, precision=precision)
+    small = 1e-9 if precision == "float64" else 1e-5
+    assert solution.residual < small
+    weights = np.linalg.lstsq(X, np.asarray(solution.fitted, float), rcond=None)[0]
+    np.testing.assert_allclose(solution.predict(fresh), fresh @ weights, atol=100 * small)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_the_audit_sees_a_wrong_kernel_where_products_cancel(precision):
+    from adakern.limits import Answer
+    from adakern.precision import scope
+
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 5)), np.sign(rng.standard_normal(40))[:, None]
+    limit = linear(2, richness=1000.0, beta=1e4)
+    found = ak.solve(limit, X, y, precision=precision)
+    names = ("kernels", "kernel", "coefficients", "fitted", "errors", "kernel_errors", "duals")
+    parts = {name: getattr(found, name) for name in names}
+    for change in (
+        {"kernels": (1.5 * found.kernels[0], found.kernels[1])},
+        {"duals": (1.5 * found.duals[0], found.duals[1])},
+    ):
+        with scope(precision):
+            assert limit.residual(X, y, Answer(**{**parts, **change}, stats=dict(found.stats))) > 0.1
+
+
+def test_each_output_can_be_rich_or_lazy():
+    """Orthogonal points and outputs: the problem falls into two of one output each."""
+    X = np.sqrt(2) * np.eye(2)
+    single = [ak.solve(linear(4, richness=100.19, beta=0.002), X, y).free_energy for y in ([1.0, 0.0], [0.0, 0.9])]
+    both = ak.solve(linear(4, richness=100.19, beta=0.002), X, np.diag([1.0, 0.9]))
+    assert both.free_energy == pytest.approx(sum(single), rel=1e-6)
+    assert len(both.stats["solutions"]) == 4 and "that were found" in both.status
+
+
+@pytest.mark.parametrize("richness, expected", [(3.48385, 3), (11.46941, 3)])
+def test_close_solutions_of_the_logistic_loss(richness, expected):
+    solution = ak.solve(linear(5, richness=richness, beta=1.0, loss="logistic"), [[0.05]], [1.0])
+    parts = sorted(solution.stats["solutions"], key=lambda part: part["strengths"][0])
+    assert [part["stable"] for part in parts] == [True, False, True]
+    assert not solution.stats["all_solutions"]
+
+
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+def test_rich_softmax():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((6, 8)), np.eye(3)[rng.integers(3, size=6)]
+    solution = ak.solve(linear(2, richness=100.0, loss="softmax"), X, y)
+    assert solution.residual < 1e-9
+
+
+def test_empty_problems(data):
+    X, y = data
+    two = np.stack([y, y], axis=1)
+    for inputs, labels, richness in ((np.zeros((4, 3)), np.ones((4, 2)), 1.0), (X, y, 1e-200), (X, two, 1e-170)):
+        solution = ak.solve(linear(2, richness=richness), inputs, labels)
+        assert solution.converged and np.isfinite(solution.kernel).all()

@@ -72,6 +72,8 @@ def test_directions_die_one_by_one():
     alone = flow.solve(flow.Problem(1, 1.0, 1.0, y[:, :1]), spectra.dense(rows, y[:, :1])).found[0]
     assert found.strengths[-1] == pytest.approx(alone.strengths[0], rel=1e-7)
     assert found.strengths[0] == 0.0
+    assert not flow.solve(flow.Problem(1, 1.0, 1.0, y), spectra.dense(rows, y)).dead.stable  # convex: one of the two
+    assert flow.collapse(spectra.dense(rows, y), 1, 1.0) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("depth, richness", [(2, 2.0)])

@@ -47,6 +47,7 @@ SOUND = 0.15  # share in a pilot above which the dual is tried first
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4}  # relative residual at which Newton's method stops
 _CONJUGATE = {"float64": 1e-8, "float32": 1e-4}  # of the linear solves by conjugate gradients
 _ITERATIONS = 400
+_NEGLIGIBLE = 1e-10  # relative error that no longer matters
 _SETTLED = 0.1  # share of the way that the last of those steps may be
 _RAMP = (0.5, 1.0, 1.0)  # richness of the pilots, in units of the limit's
 _NOTICED = 0.1  # stretch from which a direction is worth its own neurons
@@ -373,7 +374,9 @@ def _jackknife(problem: _Problem, sample: Sample, state: _State) -> _Estimate:
     spread = np.sqrt((GROUPS - 1) / GROUPS * np.maximum(square - GROUPS * shift**2, 0.0))
     scatter = np.std(slopes, axis=0) * np.sqrt(GROUPS - 1)
     bias = (GROUPS - 1) * shift
-    settled = float(found[4]) < _SETTLED
+    # Where groups differ by rounding alone there is no way to be part of.
+    negligible = max(_ratio(spread, kernel), _ratio(scatter, slopes.mean(axis=0))) < _NEGLIGIBLE
+    settled = float(found[4]) < _SETTLED or negligible
     return _Estimate(
         kernel=kernel - bias if settled else kernel,
         error=spread,
