@@ -10,7 +10,7 @@ from adakern.deep_linear import bayes, spectra
 from adakern.deep_linear.spectra import Spectrum
 from adakern.losses import Squared
 
-_FIRST, _MOST = 128, 1024  # dimensions of a Krylov space, doubled in between
+_FIRST, _MOST = 128, 1024  # dimensions of a Krylov space, half as many again from one look to the next
 _SETTLED = 1e-11  # of |y|: residual of the readout at which a Krylov space is large enough
 
 
@@ -22,10 +22,12 @@ class Way(NamedTuple):
     report: dict[str, Any]
 
 
-def solve(problem: bayes.Problem, rows: np.ndarray, scale: float) -> Way:
-    """Of features whose inner products are Φ⁰, K = Φ⁰ / scale."""
-    dense = min(rows.shape) <= spectra.DENSE or not isinstance(problem.loss, Squared) or not np.any(problem.y)
-    way = None if dense else _krylov(problem, rows @ rows.T, scale)
+def solve(problem: bayes.Problem, rows: np.ndarray, scale: float, below: np.ndarray | None = None) -> Way:
+    """Of features whose inner products are Φ⁰ (`below`, where it is at hand), K = Φ⁰ / scale."""
+    points, size = rows.shape
+    cheap = min(points, size) <= spectra.DENSE or 2 * size <= points
+    dense = cheap or not isinstance(problem.loss, Squared) or not np.any(problem.y)
+    way = None if dense else _krylov(problem, rows @ rows.T if below is None else below, scale)
     if way is not None:
         return way
     spectrum = spectra.dense(rows, problem.y).scaled(1 / scale)
@@ -43,7 +45,7 @@ def _krylov(problem: bayes.Problem, below: np.ndarray, scale: float) -> Way | No
             return Way(saddles, spectrum, {"route": "krylov", "rank": len(spectrum.values), "readout": worst})
         if not open_ended:
             break
-        size *= 2
+        size = size * 3 // 2
     return None
 
 

@@ -133,9 +133,9 @@ class ANBK(Limit):
     def _audit_linear(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[float, dict[str, Any]]:
         """Of an answer without neurons: every law is Gaussian."""
         assert answer.duals is not None
-        below = inputs.input_kernel(self.network, X)
+        rows = inputs.features(self.network, X)
         numbers = (self.decays, self.richness, self.beta, losses.get(self.loss))
-        parts = linear_audit.audit(below, *numbers, y, answer)
+        parts = linear_audit.audit(rows, *numbers, y, answer)
         values = [parts["readout"], parts["strengths"], parts["top_dual"], *parts["kernels"], *parts["duals"]]
         worst = max(value if np.isfinite(value) else np.inf for value in values)
         report: dict[str, Any] = {
@@ -143,7 +143,7 @@ class ANBK(Limit):
         }
         if self.network.depth == 1:  # the law tilted by v is Gaussian too
             v = self.decays[-1] * np.asarray(answer.coefficients, np.float64)
-            prior = below / self.decays[0]
+            prior = rows @ rows.T / self.decays[0]
             tilt = np.eye(len(y)) - self.richness**2 / self.decays[-1] * prior @ v @ v.T
             kernel = np.linalg.solve(tilt, prior)
             value, rounding = gap.exact(self._readout, np.asarray(y, np.float64), v, kernel)

@@ -17,7 +17,7 @@ _CLEAR = 1e3  # units of rounding that products of the recursion may lose
 
 
 def audit(
-    input_kernel: np.ndarray,
+    rows: np.ndarray,
     decays: Sequence[float],
     richness: float,
     beta: float,
@@ -25,7 +25,7 @@ def audit(
     y: np.ndarray,
     answer: Answer,
 ) -> dict[str, Any]:
-    r"""Relative violations, with $K_\ell=\Phi^\ell/\lambda_\ell$ and $v$ from the coefficients:
+    r"""Relative violations, of features `rows` whose inner products are $\Phi^0$, with $K_\ell=\Phi^\ell/\lambda_\ell$ and $v$ from the coefficients:
 
     * readout: $\Delta(s)=v/\beta$, relative to $|y|$, and $s=\Phi^Lv/\lambda_L$, relative to $|\Phi^L||v|/\lambda_L$;
     * strengths: the eigenvalues of $T=\gamma_0^2v^\top s$, relative to $\gamma_0^2|v||s|$;
@@ -50,32 +50,40 @@ def audit(
     epsilon = float(np.finfo(kernels[-1].dtype).eps)
     last = duals[-1] @ probes
     off_kernels, off_duals = [], []
-    below = input_kernel
+    inputs = rows @ (rows.T @ probes)  # Φ⁰ itself is not needed
+    size = _norm(inputs) / (1.0 if points <= _EXACT else np.sqrt(_PROBES))
+
+    def through(layer: int, vectors: np.ndarray) -> np.ndarray:
+        """The kernel below a layer, applied."""
+        product: np.ndarray = rows @ (rows.T @ vectors) if layer == 0 else kernels[layer - 1] @ vectors
+        return product
+
     for layer, (kernel, dual) in enumerate(zip(kernels, duals, strict=True)):
-        prior = below @ probes / decays[layer]
+        prior = through(layer, probes) / decays[layer]
         moved = kernel @ probes
-        tilt = below @ (dual @ moved) / decays[layer]
-        rounding = epsilon * _norm(below) * _norm(dual) * _norm(moved) / decays[layer]
+        tilt = through(layer, dual @ moved) / decays[layer]
+        strength = _norm(dual)
+        rounding = epsilon * size * strength * _norm(moved) / decays[layer]
+        size = _norm(kernel)
         if rounding <= _CLEAR * epsilon * max(map(_norm, (moved, tilt, prior))):
             off_kernels.append(_off(moved + tilt - prior, moved, tilt, prior))
         else:
             growth = np.where(t > 1e-12, np.expm1((layer + 1) * np.log1p(t)) / np.where(t > 1e-12, t, 1.0), layer + 1.0)
             weights = richness**2 * whole * np.exp(-depth * np.log1p(t)) * growth
             grown = (turned * weights[None, :]) @ (turned.T @ probes)
-            parts = (float(np.prod(decays[: layer + 1])) * moved, input_kernel @ probes, grown)
+            parts = (float(np.prod(decays[: layer + 1])) * moved, inputs, grown)
             off_kernels.append(_off(parts[0] - parts[1] - parts[2], *parts))
         if layer + 1 < depth:
             higher = duals[layer + 1] @ probes
             parts = (dual @ probes, dual @ (kernel @ higher) / decays[layer + 1], higher / decays[layer + 1])
-            rounding = epsilon * _norm(dual) * _norm(kernel) * _norm(higher) / decays[layer + 1]
+            rounding = epsilon * strength * size * _norm(higher) / decays[layer + 1]
             if rounding <= _CLEAR * epsilon * max(map(_norm, parts)):
                 off_duals.append(_off(parts[0] + parts[1] - parts[2], *parts))
             else:
                 share = richness**2 / float(np.prod(decays[layer + 1 :])) * np.exp((depth - layer - 1) * np.log1p(t))
                 off_duals.append(_off(parts[0] + (turned_v * share[None, :]) @ (turned_v.T @ probes), parts[0]))
-        below = kernel
     scale = _norm(y) or 1.0
-    backward = _norm(kernels[-1]) * _norm(v) / top + scale
+    backward = size * _norm(v) / top + scale
     return {
         "readout": max(_norm(error - v / beta) / scale, _norm(s - outputs) / backward),
         "strengths": _norm(t - measured) / (richness**2 * _norm(v) * _norm(s) + _norm(t) or 1.0),

@@ -5,6 +5,9 @@ numpy and scipy rather than jax: a handful of LAPACK calls in float64, whatever 
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import blas
@@ -15,6 +18,8 @@ from adakern.limits.anbk import ANBK
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Answer, Limit
 from adakern.progress import Progress
+
+_THREADS = 4  # that write matrices
 
 
 def applies(limit: Limit) -> bool:
@@ -29,18 +34,25 @@ def solve(limit: ANBK, X: np.ndarray, y: np.ndarray, *, precision: str, progress
     loss = losses.get(limit.loss)
     problem = bayes.Problem(depth, limit.richness, limit.beta, loss, y)
     with progress.task("linear aNBK", total=depth + 1) as advance:
-        saddles, _, route = routes.solve(problem, rows, float(np.prod(decays)))
+        saddles, _, route = routes.solve(problem, rows, float(np.prod(decays)), below)
         advance("solved", 1)
         best = saddles.found[0]
         v, image = best.v, float(np.prod(decays)) * best.image(depth)
+        whole, square = float(np.prod(decays)), limit.richness**2
+
+        def layer_of(layer: int) -> tuple[np.ndarray, np.ndarray]:
+            grown = square / whole * best.feature_weights(depth, layer)
+            kernel = _updated(below, image, grown, 1 / float(np.prod(decays[:layer])), precision)
+            share = -square / float(np.prod(decays[layer:])) * best.dual_weights(depth, layer)
+            return kernel, _updated(None, v, share, 1.0, precision)
+
         kernels, duals = [], []
-        for layer in range(1, depth + 1):
-            scale = float(np.prod(decays[:layer]))
-            grown = limit.richness**2 / float(np.prod(decays)) * best.feature_weights(depth, layer)
-            kernels.append(_updated(below, image, grown, 1 / scale, precision))
-            share = -(limit.richness**2) / float(np.prod(decays[layer:])) * best.dual_weights(depth, layer)
-            duals.append(_updated(None, v, share, 1.0, precision))
-            advance("kernels", 1)
+        # Most of the time goes into memory that is touched for the first time, which threads share.
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+            for kernel, dual in pool.map(layer_of, range(1, depth + 1)):
+                kernels.append(kernel)
+                duals.append(dual)
+                advance("kernels", 1)
     stats = {
         "solver": "linear",
         "strengths": best.strengths.tolist(),
@@ -132,14 +144,14 @@ def _inputs(limit: Limit, X: np.ndarray, matrices: int) -> tuple[np.ndarray, np.
 def _updated(
     base: np.ndarray | None, factor: np.ndarray, middle: np.ndarray, scale: float, precision: str
 ) -> np.ndarray:
-    """scale·(base + factor middle factorᵀ), symmetric."""
-    left = np.asfortranarray(scale * factor @ middle)
+    """scale·(base + factor middle factorᵀ), symmetric: rows or columns first makes no difference, and no copy that swaps them is made."""
+    left = scale * factor @ middle
     if base is None:
-        result = left @ factor.T
+        result: np.ndarray = left @ factor.T
     else:
-        copy = np.asfortranarray((base * scale).T) if scale != 1.0 else np.array(base, order="F")
-        result = blas.dgemm(1.0, left, np.asfortranarray(factor), beta=1.0, c=copy, trans_b=True, overwrite_c=True)
-    return np.ascontiguousarray(result.T, dtype=precision)
+        copy = (base * scale).T  # columns first, as LAPACK has it
+        result = blas.dgemm(1.0, left, factor, beta=1.0, c=copy, trans_b=True, overwrite_c=True).T
+    return result.astype(precision, copy=False)
 
 
 def _zeros(points: int, depth: int, precision: str) -> tuple[np.ndarray, ...]:
