@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from adakern.benchmarks.truth import Row
 from adakern.plot import ADAPTIVE, LAZY, NEUTRAL
@@ -32,6 +33,15 @@ def _empty(axes: Any, what: str) -> None:
     axes.set_axis_off()
 
 
+def _plain_ticks(axes: Any, x: tuple[float, ...] = (), y: tuple[float, ...] = ()) -> None:
+    """Few round numbers on a logarithmic axis."""
+    for axis, places in ((axes.xaxis, x), (axes.yaxis, y)):
+        if places:
+            axis.set_major_locator(FixedLocator(places))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_locator(NullLocator())
+
+
 def _overlaps(axes: Any, rows: list[Row]) -> None:
     held = [row for row in rows if "width" in row.series]
     if not held:
@@ -51,6 +61,7 @@ def _overlaps(axes: Any, rows: list[Row]) -> None:
             label=f"network, N = {width} (3 standard errors)",
         )
     axes.set(xlabel="layer", ylabel="label overlap", yscale="log")
+    _plain_ticks(axes, y=(2, 5, 10, 20, 30))
     axes.set_title("Linear, L = 8, richness 4, beta 10")
     axes.legend(frameon=False, fontsize="small")
     return None
@@ -61,12 +72,12 @@ def _orders(axes: Any, rows: list[Row]) -> None:
     if not held:
         return _empty(axes, "orders")
     for problem in dict.fromkeys(row.series["problem"] for row in held):
-        part = [row for row in held if row.series["problem"] == problem]
+        part = [row for row in held if row.series["problem"] == problem and row.measured > 2 * row.error]
         activation, depth = problem.split(", L=")
         color = {"linear": NEUTRAL, "relu": ADAPTIVE, "tanh": LAZY}[activation]
         axes.errorbar(
             [row.series["richness"] for row in part],
-            np.maximum([row.measured for row in part], 1e-3),
+            [row.measured for row in part],
             [row.error for row in part],
             fmt=f"{_MARKS[activation]}-",
             color=color,
@@ -75,6 +86,8 @@ def _orders(axes: Any, rows: list[Row]) -> None:
             label=problem,
         )
     axes.set(xlabel="richness", ylabel="|rest| / (richness⁴ |lazy|)", xscale="log", yscale="log")
+    _plain_ticks(axes, x=(0.025, 0.05, 0.1, 0.2, 0.4))
+    axes.set_ylim(1, None)
     axes.set_title("What is left after first order")
     axes.legend(frameon=False, fontsize="x-small", ncols=2)
     return None
@@ -91,6 +104,7 @@ def _certificate(axes: Any, rows: list[Row]) -> None:
     for row, style in zip([row for row in rows if "lazy" in row.setting], ("--",), strict=False):
         axes.axhline(row.measured, color=LAZY, linestyle=style, label="the lazy answer")
     axes.set(xlabel="gradients", ylabel="certificate (nats)", xscale="log", yscale="log")
+    _plain_ticks(axes, x=(20, 50, 100, 200, 400))
     axes.set_title("Primal minus dual, tanh, richness 1")
     axes.legend(frameon=False, fontsize="small")
     return None
