@@ -22,6 +22,7 @@ def _blocks(page: str) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in _FENCE.finditer(text)]
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 @pytest.mark.slow
 def test_code_of_index_and_quickstart_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # the pages write files

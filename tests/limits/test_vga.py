@@ -14,6 +14,8 @@ from adakern.limits.vga import VGA
 from adakern.precision import scope
 from adakern.solvers import gaussian
 
+pytestmark = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+
 CASES = {
     "relu": VGA(ak.MLP(depth=1, activation="relu"), richness=1.2, beta=30.0, decay=(0.8, 1.5)),
     "deep": VGA(ak.MLP(depth=2, activation="erf"), richness=1.0, beta=30.0, decay=(1.0, 0.7, 1.2)),

@@ -90,7 +90,9 @@ def test_the_published_algorithm_through_solve(points):
 
 def test_options_that_mean_nothing(points):
     X, y = points
-    with pytest.raises(ValueError, match="solver must be one of 'particles', 'minmax', but it is 'newton'"):
+    with pytest.raises(
+        ValueError, match="solver must be one of 'particles', 'dual', 'linear', 'minmax', but it is 'newton'"
+    ):
         ak.solve(ak.ANBK(ak.MLP(1)), X, y, solver="newton")
     options = {"solver": "particles", "particles": 64, "tolerance": 0.1, "steps": 10, "memory": 1e6, "checkpoint": "x"}
     for name, value in options.items():

@@ -145,6 +145,7 @@ def test_softmax_of_two_classes_is_logistic(find, points, apart):
     np.testing.assert_allclose(softmax.duals[-1], -0.5 * v @ v.T, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_logistic_at_small_richness_is_lazy(find):
     rich, lazy = find(loss="logistic", richness=0.02), find(loss="logistic", richness=0.0)
     assert lazy.draws == () and lazy.converged and lazy.residual < 1e-8

@@ -16,6 +16,8 @@ from adakern.progress import Progress
 from adakern.solvers import newton_dual
 from adakern.solvers.warm import Start
 
+pytestmark = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+
 
 def solve(limit, X, y, *, seed=0, precision="float64", particles=8192, tolerance=0.1, steps=60, budget=2**30):
     with scope(precision):

@@ -1,5 +1,6 @@
 """The particle solver against exact cases, against wide networks, and against itself."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,7 @@ def test_duplicated_points_share_their_field(points, rng):
     assert solution.density(2, 10)[0].tolist() == solution.density(2, 2)[0].tolist()
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_the_residual_sees_a_wrong_answer():
     """The audit samples afresh: its own noise, in the stats, is all that a right answer shows, and the solver's neurons do not count."""
     X, y, _, _ = ak.datasets.mnist(n_train=12, n_test=1)
@@ -151,6 +153,7 @@ def test_an_impossible_tolerance(find):
         find(tolerance=1e-6, steps=60)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_several_outputs_and_float32_and_files(tmp_path):
     X, y, X_test, _ = ak.datasets.mnist(n_train=12, n_test=30)
     limit = ak.ANBK(ak.MLP(2, "gelu"), richness=0.5, decay=(1.0, 0.5, 2.0))

@@ -1,5 +1,6 @@
 """Whether the numbers that the particle solver gives with its answer are right: errors, biases, when it is done, and what a bad step does."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +41,7 @@ def test_errors_are_the_scatter_over_seeds(find, precise):
     assert size(kernels.mean(axis=0) - precise.kernel) < 2 * joint
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 @pytest.mark.slow
 def test_the_bias_of_few_particles_is_taken_out(find, points, precise, tallies, monkeypatch):
     """Along the labels, where the force of 32 particles overshoots."""
