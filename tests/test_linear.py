@@ -168,6 +168,8 @@ def test_awkward_data(data):
 def test_a_solver_that_does_not_fit_is_refused(data):
     with pytest.raises(ValueError, match="solver='linear' is for linear networks"):
         ak.solve(ak.ANBK(ak.MLP(1, "tanh")), *data, solver="linear")
+    with pytest.raises(ValueError, match="'linear' has none"):
+        ak.solve(linear(2), *data, checkpoint="work.safetensors")
 
 
 def test_large_problems_go_through_a_krylov_space(monkeypatch, data):

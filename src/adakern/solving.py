@@ -192,7 +192,7 @@ class _Work:
         self.init = _warm(limit, X, options["init"])
         identity: dict[str, Any] = {}
         if options["checkpoint"] is not None:
-            if self.solver in ("minmax", "dual"):
+            if self.solver != "particles":
                 raise ValueError(f'checkpoint is for solver="particles", and {self.solver!r} has none; leave it out')
             identity = {
                 "limit": storage.limit_config(limit),
