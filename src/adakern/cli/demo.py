@@ -161,7 +161,7 @@ def _print(facts: dict[str, Any]) -> None:
         title_justify="left",
     )
     table.add_column("predictor", no_wrap=True)
-    for column in ("test loss", "accuracy", "residual", "certificate", "seconds"):
+    for column in ("test loss", "accuracy", "residual", "gap", "seconds"):
         table.add_column(column, justify="right")
     best = min(row["test_loss"] for row in facts["predictors"])
     for row in facts["predictors"]:
@@ -172,7 +172,7 @@ def _print(facts: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "The loss of NNGP is bias² + variance; the others have no variance. The certificate bounds the answer's excess free energy (nats).",
+        "The loss of NNGP is bias² + variance; the others have no variance. The gap is the certificate: how far above its bound the answer's free energy can be (nats), inf where a few neurons carry it.",
         soft_wrap=True,
     )
     network = facts["network"]
