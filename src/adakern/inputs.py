@@ -86,6 +86,12 @@ class Distinct(NamedTuple):
         count = np.bincount(self.member).astype(dual.dtype)
         return self.expand(dual / np.outer(count, count))
 
+    def add(self, rows: np.ndarray) -> np.ndarray:
+        """Numbers of all points, (P, C), added up over those that are equal."""
+        total = np.zeros((len(self.first), rows.shape[1]), dtype=rows.dtype)
+        np.add.at(total, self.member, rows)
+        return total
+
     def collapse(self, dual: np.ndarray) -> np.ndarray:
         """A dual over all points as it acts on the distinct ones: rows and columns of equal points add up."""
         belongs = np.zeros((len(self.member), len(self.first)))

@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from adakern import checks, files, inputs, linalg, losses, memory, storage
 from adakern.extension import Extension, GaussianExtension, LinearExtension, ParticleExtension
+from adakern.extension_rest import RestExtension
 from adakern.extension_vga import GaussianLawExtension
 from adakern.limits import ANBK, ANTK, NNGP, VGA, Limit
 from adakern.precision import scope
@@ -48,15 +49,17 @@ class Solution:
         kernel: the predictor's own, $\Phi^L$ or $K$.
         kernel_errors: standard error of each entry of `kernels`; 0 in closed form. The biases of a finite step and of a finite number of particles
             are taken out, with the error that this costs (`stats["bias"]` has their size).
-        gradient_kernels: $G^1..G^L$ (NTK), else None.
+        gradient_kernels: $G^1..G^L$ (NTK, and ANTK with one output), else None.
         duals: $\hat\Phi^1..\hat\Phi^L$ (ANBK), else None.
         coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$.
         fitted: $f$ on the training inputs.
         errors: $\Delta=-\partial\ell/\partial s$ there.
-        draws: white coordinates of neurons drawn from each layer's law; empty in closed form. VGA: rows whose Gram matrix is the law's covariance.
+        draws: white coordinates of neurons drawn from each layer's law; empty in closed form. VGA: rows whose Gram matrix is the law's covariance. ANTK: fields
+            $h^1..h^L$ of the neurons at distinct training points. Dead neurons are left out, and neurons that point the same way are one.
+        slopes, shares: ANTK: $\varphi'(h)$ of those neurons (at kinks the subgradient that stationarity asks for), and how much of the layer each stands for.
         residual: how far the limit's equations are from holding, computed by the limit.
         certificate: ANBK of one hidden layer: the free energy of the law that the answer's $v$ tilts, minus the dual's value at $v$, in nats. Never negative beyond
-            `stats["certificate_error"]`; it falls with the square of the answer's error, and is infinite where there is no such law. None where there is no certificate.
+            `stats["certificate_error"]`; it falls with the square of the answer's error, and is infinite where there is no such law. ANTK of one hidden layer with a homogeneous activation: the duality gap relative to the value. None where there is no certificate.
         converged, status: whether the answer meets its tolerance, and a sentence about it.
         stats: seconds, precision, version, seed, and what the solver has to say.
     """
@@ -78,6 +81,8 @@ class Solution:
     converged: bool
     status: str
     stats: dict[str, Any] = field(default_factory=dict)
+    slopes: tuple[np.ndarray, ...] = ()
+    shares: tuple[np.ndarray, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stats", FrozenDict(self.stats))
@@ -106,6 +111,9 @@ class Solution:
             return ParticleExtension(
                 self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision
             )
+        if self.draws and isinstance(self.limit, ANTK):
+            errors = self.errors if self.errors.ndim == 2 else self.errors[:, None]
+            return RestExtension(self.limit, self.X, self.draws, self.slopes, self.shares, errors)
         if self._linear:
             assert isinstance(self.limit, (ANBK, ANTK))
             with scope("float64"):
@@ -116,7 +124,7 @@ class Solution:
     def _linear(self) -> bool:
         """Whether the kernels are those of a linear network that learned features, in closed form."""
         adapted = isinstance(self.limit, ANBK) and self.limit.richness > 0 and not self.draws
-        return adapted or isinstance(self.limit, ANTK)
+        return adapted or (isinstance(self.limit, ANTK) and not self.draws)
 
     def predict(self, X: Any, *, return_std: bool = False, memory: float | None = None) -> Any:
         r"""$f$ at new inputs, in batches that fit the memory budget.
@@ -145,7 +153,7 @@ class Solution:
 
     def _linked(self, s: np.ndarray) -> np.ndarray:
         r"""$f=\sigma(s)$."""
-        if not isinstance(self.limit, (ANBK, VGA)) or self.limit.loss == "squared":
+        if not isinstance(self.limit, (ANBK, ANTK, VGA)) or self.limit.loss == "squared":
             return s
         with scope(self.precision):
             return np.asarray(losses.get(self.limit.loss).link(jnp.asarray(s)))
@@ -197,6 +205,8 @@ class Solution:
         point = checks.integer("point", point, least=0)
         if point >= len(self.X):
             raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        if self.draws and isinstance(self.limit, ANTK):
+            return self.draws[layer - 1][:, inputs.distinct(self.X).member[point]].copy(), self.shares[layer - 1].copy()
         if self.draws and isinstance(self.limit, ANBK):
             values = self._fields(layer)[:, inputs.distinct(self.X).member[point]]
         else:
@@ -258,7 +268,7 @@ def _freeze(values: dict[str, Any]) -> None:
                 array.setflags(write=False)
 
 
-_STACKS = ("kernels", "kernel_errors", "gradient_kernels", "duals", "draws")
+_STACKS = ("kernels", "kernel_errors", "gradient_kernels", "duals", "draws", "slopes", "shares")
 _ARRAYS = ("X", "y", "coefficients", "fitted", "errors")
 _PLAIN = ("residual", "certificate", "converged", "status", "stats")
 
@@ -319,5 +329,6 @@ def _check_shapes(fields: dict[str, Any]) -> None:
         or any(array.shape != fields["y"].shape or len(array) != points for array in rows)
         or any(len(fields[name]) != depth for name in ("kernels", "kernel_errors"))
         or len(fields["draws"]) not in (0, depth)
+        or any(len(fields.get(name, ())) not in (0, depth) for name in ("slopes", "shares"))
     ):
         raise ValueError("its arrays do not fit together")

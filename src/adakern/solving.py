@@ -19,7 +19,7 @@ from adakern.memory import budget
 from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.solution import Solution
-from adakern.solvers import closed, gaussian, linear, minmax, newton_dual
+from adakern.solvers import closed, gaussian, linear, minmax, newton_dual, rest
 from adakern.solvers import particles as particle_solver
 from adakern.solvers.warm import Start
 
@@ -27,6 +27,7 @@ SOLVERS = ("particles", "dual", "linear", "minmax")  # of ANBK; the lazy limits 
 
 _CLOSED_TOLERANCE = {"float64": 1e-7, "float32": 1e-2}  # residual above which a closed form counts as failed
 _LINEAR_TOLERANCE = {"float64": 1e-9, "float32": 1e-2}
+_DESCENT_TOLERANCE, _ROUNDING = 10.0, {"float64": 0.0, "float32": 1e-3}  # times the tolerance asked for, and beyond
 _GAUSSIAN_TOLERANCE = {"float64": 1e-5, "float32": 1e-2}  # roots of singular kernels have a jitter
 
 # The same for a sampled answer, beyond three times the Monte-Carlo error of the residual itself. With v frozen, the law of a neuron answers to a
@@ -86,11 +87,12 @@ def solve(
     inputs = checks.inputs("X", X, ndim=limit.network.input_ndim)
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
-    if isinstance(limit, ANTK) and not linear.applies(limit):
-        raise NotImplementedError(
-            "solve serves ANTK of linear networks; other activations are described but not solved yet"
+    if isinstance(limit, ANTK) and min(limit.decays) == 0:
+        raise ValueError(
+            f"decay must be positive at every layer for solve, but it is {limit.decay}: without decay gradient flow ends in a place that depends on all of its way, "
+            "and no kernel predicts it; dynamics(limit, X, y, times) follows it"
         )
-    if isinstance(limit, (ANBK, VGA)):
+    if isinstance(limit, (ANBK, ANTK, VGA)):
         checks.labels("y", targets, limit.loss)
     seed = checks.seed("seed", seed)
     options = {
@@ -170,10 +172,13 @@ class _Work:
         self.options = options
         given = [name for name, value in options.items() if value is not None]
         idle = [] if isinstance(limit, ANBK) else given
+        descends = isinstance(limit, ANTK) and not linear.applies(limit)
+        if descends:
+            idle = [name for name in given if name not in ("particles", "tolerance", "steps", "memory")]
         if isinstance(limit, VGA):
             idle = [name for name in given if name not in ("tolerance", "steps")]
         if idle:
-            how = "by Newton's method" if isinstance(limit, VGA) else "in closed form"
+            how = "by descent" if descends else "by Newton's method" if isinstance(limit, VGA) else "in closed form"
             raise ValueError(f"{idle[0]} has no meaning for {limit.kind}, which is solved {how}; leave it out")
         self.solver = _chosen(limit, options["solver"])
         slow = self.solver == "minmax"
@@ -182,6 +187,8 @@ class _Work:
             "tolerance": 0.01 if slow else 0.02,
             "steps": 20000,
         }
+        if descends:
+            defaults |= {"particles": rest.PARTICLES, "tolerance": rest.TOLERANCE, "steps": rest.STEPS}
         if isinstance(limit, VGA):
             defaults |= {"tolerance": gaussian.TOLERANCE, "steps": gaussian.STEPS}
         chosen = {name: value if options[name] is None else options[name] for name, value in defaults.items()}
@@ -210,6 +217,19 @@ class _Work:
         if isinstance(limit, VGA):
             options: dict[str, Any] = {"tolerance": self.tolerance, "steps": self.steps, "progress": self.progress}
             return gaussian.solve(limit, self.X, self.y, precision=self.dtype, **options)
+        if isinstance(limit, ANTK) and not linear.applies(limit):
+            return rest.solve(
+                limit,
+                self.X,
+                self.y,
+                seed=self.seed,
+                precision=self.dtype,
+                particles=self.particles,
+                tolerance=self.tolerance,
+                steps=self.steps,
+                budget=self.budget,
+                progress=self.progress,
+            )
         if isinstance(limit, ANTK):
             return linear.solve_flow(limit, self.X, self.y, precision=self.dtype, progress=self.progress)
         assert isinstance(limit, ANBK)
@@ -343,6 +363,12 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
         return replace(
             answer, converged=False, status=f"{reason}; use precision='float64', a smaller tolerance or more decay"
         )
+    if answer.stats["solver"] == "descent":
+        allowed = _DESCENT_TOLERANCE * float(answer.stats["tolerance"]) + _ROUNDING[dtype]
+        if doubt <= allowed:
+            return answer
+        status = f"the equations hold to {doubt:.2g} only; give more steps, a smaller tolerance or precision='float64'"
+        return replace(answer, converged=False, status=status)
     if answer.draws and findings:
         noise = max([value for values in findings["audit"]["noise"].values() for value in values], default=0.0)
         own = float(answer.stats.get("relative_error", 0.0)) * np.sqrt(float(answer.stats.get("stiffness", 1.0)))
@@ -391,6 +417,8 @@ def _solution(
         fitted=like_y(answer.fitted),
         errors=like_y(answer.errors).astype(dtype, copy=False),
         draws=answer.draws,
+        slopes=answer.slopes,
+        shares=answer.shares,
         residual=residual,
         certificate=certificate,
         converged=answer.converged,

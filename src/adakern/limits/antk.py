@@ -1,6 +1,7 @@
 r"""The adaptive Neural Tangent Kernel: where gradient flow with weight decay ends in an infinitely wide network.
 
-At the fixed point the predictor is a kernel machine, $f=K\Delta/\kappa$ with $K=\sum_{\ell=0}^LG^{\ell+1}\circ\Phi^\ell$ and $\kappa=\sum_\ell\lambda_\ell$ (homogeneous activations of degree one).
+At the fixed point the predictor is a kernel machine, $s=\Phi^L\Delta/\lambda_L$, and for activations that are homogeneous of degree one also $s=K\Delta/\kappa$ with
+$K=\sum_{\ell=0}^LG^{\ell+1}\circ\Phi^\ell$ and $\kappa=\sum_\ell\lambda_\ell$.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from adakern import checks, inputs
+from adakern import checks, inputs, losses
+from adakern.limits import flow_audit
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.networks import Network
 
@@ -19,36 +21,59 @@ _CLEAR = 1e3  # units of rounding that a product of the recursion may lose
 
 @dataclass(frozen=True)
 class ANTK(Limit):
-    r"""The adaptive Neural Tangent Kernel, squared loss.
+    r"""The adaptive Neural Tangent Kernel.
 
     $$f(x)=K(x)^\top\left[K+\kappa I\right]^{-1}y,\qquad K=\sum_{\ell=0}^LG^{\ell+1}\circ\Phi^\ell,\quad\kappa=\sum_{\ell=0}^L\lambda_\ell$$
 
-    `solve` serves deep linear networks so far, in closed form. With several outputs the tangent kernel has output indices; then `Solution.kernel` is $\Phi^L$, with $f=\Phi^L\Delta/\lambda_L$.
+    for activations that are homogeneous of degree one (ReLU, linear), the squared loss and one output. Other losses keep $s(x)=K(x)^\top\Delta/\kappa$ with $\Delta=-\partial\ell/\partial s$. Other activations
+    keep $s(x)=\Phi^L(x)^\top\Delta/\lambda_L$, which is then what `Solution.kernel` is for; so do several outputs, where the tangent kernel has output indices.
 
     Args:
         network: the architecture.
         richness: $\gamma_0\ge0$.
-        decay: weight decay $\lambda>0$, one number or one per weight layer ($L+1$).
+        decay: weight decay $\lambda\ge0$, one number or one per weight layer ($L+1$). `solve` wants all of them positive: without decay the end of training remembers its start, and
+            no kernel predicts it; `dynamics` follows it.
+        loss: "squared", "logistic" (targets ±1) or "softmax" (one-hot rows).
     """
 
     kind: ClassVar[str] = "ANTK"
     network: Network
     richness: float = 1.0
     decay: Any = 1.0
+    loss: str = "squared"
 
     def __post_init__(self) -> None:
         check_network(self.network)
         object.__setattr__(self, "richness", checks.nonnegative("richness", self.richness))
-        object.__setattr__(self, "decay", frozen_decay(self.decay, self.network))
+        object.__setattr__(self, "decay", frozen_decay(self.decay, self.network, zero=True))
+        losses.get(self.loss)
+
+    @property
+    def decays(self) -> tuple[float, ...]:
+        return checks.decays("decay", self.decay, self.network.depth + 1, zero=True)
 
     @property
     def tangent(self) -> bool:
         return True
 
     def config(self) -> dict[str, Any]:
-        return {"richness": self.richness, "decay": self.decay}
+        return {"richness": self.richness, "decay": self.decay, "loss": self.loss}
+
+    def kernel_is_tangent(self, outputs: int) -> bool:
+        r"""Whether the predictor's kernel is $K$ rather than $\Phi^L$: one output, homogeneous activation."""
+        return outputs == 1 and self.network.activation.degree == 1
 
     def residual(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> float:
+        """The largest relative violation of stationarity."""
+        return self.audit(X, y, answer)[0]
+
+    def audit(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[float, dict[str, Any]]:
+        """The residual and what it is made of; with one hidden layer and a homogeneous activation also the duality gap."""
+        if not answer.draws:
+            return self._linear_residual(X, y, answer), {}
+        return flow_audit.audit(self, X, y, answer)
+
+    def _linear_residual(self, X: np.ndarray, y: np.ndarray, answer: Answer) -> float:
         r"""The largest relative violation of stationarity, for linear networks, with $G^\ell$ as C×C matrices and $G^{L+1}=I$:
 
         $$f=\tfrac1{\lambda_L}\Phi^L\Delta,\quad\Delta=y-f,\quad\Phi^{\ell+1}=\tfrac{\gamma_0^2}{\lambda_\ell^2}\Phi^\ell\Delta\,G^{\ell+1}\Delta^\top\Phi^\ell,\quad G^\ell=\tfrac{\gamma_0^2}{\lambda_\ell^2}G^{\ell+1}\Delta^\top\Phi^\ell\Delta\,G^{\ell+1},$$

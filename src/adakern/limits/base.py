@@ -31,7 +31,9 @@ class Answer:
         gradient_kernels: $G^1..G^L$, where the limit has them.
         duals: $\hat\Phi^1..\hat\Phi^L$, where the limit has them.
         draws: white coordinates $\varepsilon^1..\varepsilon^L$ of neurons drawn from each layer's law, (draws, rank) each;
-            empty in closed form.
+            empty in closed form. ANTK: fields $h^1..h^L$ at distinct training points, (draws, points) each.
+        slopes: ANTK: $\varphi'(h)$ of those neurons; at kinks the subgradient that stationarity asks for.
+        shares: ANTK: how much of the layer each of those neurons stands for, adding up to 1.
     """
 
     kernels: tuple[np.ndarray, ...]
@@ -43,6 +45,8 @@ class Answer:
     gradient_kernels: tuple[np.ndarray, ...] | None = None
     duals: tuple[np.ndarray, ...] | None = None
     draws: tuple[np.ndarray, ...] = ()
+    slopes: tuple[np.ndarray, ...] = ()
+    shares: tuple[np.ndarray, ...] = ()
     converged: bool = True
     status: str = ""
     stats: dict[str, Any] = field(default_factory=dict)
@@ -92,8 +96,8 @@ def check_network(network: Any) -> None:
         raise TypeError(f"network must be an MLP or a CNN, but it is {network!r}")
 
 
-def frozen_decay(decay: Any, network: Network) -> float | tuple[float, ...]:
+def frozen_decay(decay: Any, network: Network, zero: bool = False) -> float | tuple[float, ...]:
     """The decay as the user gave it, checked: a float, or a tuple of L+1 floats."""
     single = isinstance(decay, numbers.Real) or getattr(decay, "ndim", None) == 0
-    values = checks.decays("decay", decay, network.depth + 1)
+    values = checks.decays("decay", decay, network.depth + 1, zero=zero)
     return values[0] if single else values

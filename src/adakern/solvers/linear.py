@@ -23,8 +23,9 @@ _THREADS = 4  # that write matrices
 
 
 def applies(limit: Limit) -> bool:
-    """Whether this solver serves a limit: the activation is linear."""
-    return limit.network.activation.name == "linear"
+    """Whether this solver serves a limit: the activation is linear; gradient flow has a closed form for the squared loss only."""
+    closed = not isinstance(limit, ANTK) or limit.loss == "squared"
+    return closed and limit.network.activation.name == "linear"
 
 
 def solve(limit: ANBK, X: np.ndarray, y: np.ndarray, *, precision: str, progress: Progress) -> Answer:

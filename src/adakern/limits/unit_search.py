@@ -1,0 +1,260 @@
+r"""The unit neurons that pull hardest: local maxima of $|F^\top\varphi(Au)|$ over $|u|=1$, for activations homogeneous of degree one.
+
+Such an activation is a line and a bend, $\varphi(h)=eh+d\max(h,0)$. With $b=Fn/|n|$, $n=F^\top\varphi(Au)$, what is maximised is at least $b\cdot\varphi(Av)$ at every $v$ and equal to it at $u$.
+That surrogate is linearised where it is convex ($db_\mu>0$: $\theta_\mu=1[h_\mu>0]$); the rest is concave, and its maximum is, by duality, the remainder of a least-squares problem in a box,
+
+$$\max_{|v|\le1}\Big[c\cdot v-\sum_{db_\mu<0}|db_\mu|\max(A_\mu\cdot v,0)\Big]=\min_{\theta\in[0,1]}\Big|c-\sum_{db_\mu<0}|db_\mu|\,\theta_\mu A_\mu\Big|,\qquad v\propto\text{the remainder}.$$
+
+Going there never lowers the value. At a fixed point $A^\top(b\circ\varphi'_\theta)=|n|\,u$ with $\varphi'_\theta=e+d\theta$, where $\theta_\mu=1$ for $h_\mu>0$, $0$ for $h_\mu<0$, and between them at a kink,
+$h_\mu=0$: the Clarke subgradient, to which gradient flow averages there.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from threadpoolctl import threadpool_limits
+
+from adakern import memory
+from adakern.activations import Activation
+from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, unit
+
+_CLIMBS = 30  # steps of a start before it is settled to rounding
+_STALLED = 2  # steps without a rise after which it is
+_RISE = 1e-6  # relative: what counts as one
+_INNER = 10  # accelerated gradient steps on a box problem between steps of its start; it goes on where it stopped
+_BATCH = 64  # starts at once: enough for a matrix product to be a fast one
+_ROUNDS = 6  # of `hardest`, at most
+_HOP = 0.5  # length of its hops
+_PARENTS = 16  # from which it hops
+_CHILDREN = 4  # hops from each
+
+
+class Found(NamedTuple):
+    r"""Where each start led.
+
+    Attributes:
+        directions: $u$, (S, r).
+        values: $|F^\top\varphi(Au)|$, (S,).
+        slopes: $\varphi'_\theta$ at every point, (S, P): that of the activation, and at kinks the one that makes $u$ stationary.
+        error: $|A^\top(b\circ\varphi'_\theta)/|\cdot|-u|$, (S,): how far from stationary.
+    """
+
+    directions: np.ndarray
+    values: np.ndarray
+    slopes: np.ndarray
+    error: np.ndarray
+
+
+def bends(activation: Activation) -> tuple[float, float]:
+    r"""$(\varphi'(0^-),\varphi'(0^+))$ of an activation homogeneous of degree one."""
+    if activation.degree != 1:
+        raise ValueError(f"activation must be homogeneous of degree one, like ReLU, but it is {activation.name!r}")
+    low, high = (float(value) for value in np.asarray(activation(jnp.asarray([-1.0, 1.0]))))
+    return -low, high
+
+
+def search(activation: Activation, root: Any, factor: Any, starts: Any) -> Found:
+    r"""Climb from every start to a local maximum of $|F^\top\varphi(Au)|$ over the unit sphere; the best is a lower bound of the maximum.
+
+    Args:
+        activation: homogeneous of degree one. Linear: the exact maximum, for every start (its sign is that of the start).
+        root: $A$, (P, r).
+        factor: $F$, (P, k).
+        starts: (S, r), of any length but zero.
+
+    Called inside `precision.scope`. Points on one ray count as one, with one slope.
+    """
+    dtype = np.asarray(root).dtype
+    starts = unit(np.asarray(starts, np.float64))
+    task, scale = reduce(np.asarray(root, np.float64), np.asarray(factor, np.float64), *bends(activation), dtype)
+    if scale == 0.0 or not len(task.rows) or not len(starts):
+        on = starts @ np.asarray(root, np.float64).T > 0
+        nothing = np.zeros(len(starts))
+        slopes = task.line + task.bend * on
+        return Found(*(np.asarray(part, dtype) for part in (starts, nothing, slopes, nothing)))
+    if task.bend == 0.0:
+        settled = _linear(task, starts)
+    else:
+        dead = np.array([signal(task, u).value == 0.0 for u in starts])
+        starts = np.where(dead[:, None], -starts, starts)  # what is off everywhere is on everywhere on the other side
+        # Threads of the linear algebra library wait for each other longer than a small product takes.
+        with threadpool_limits(1, user_api="blas"):
+            settled = [settle(task, u, theta) for u, theta in zip(*_climb(task, starts, dtype), strict=True)]
+    directions, values, slopes, error = (np.stack(part) for part in zip(*settled, strict=True))
+    spread = np.where(task.member[None, :] >= 0, slopes[:, task.member], task.line)
+    return Found(*(np.asarray(part, dtype) for part in (directions, scale * values, spread, error)))
+
+
+def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Array) -> Found:
+    """`search`, then again from random hops around the best that were found, until two rounds in a row find nothing better; the best first.
+
+    Where there are many maxima the best ones lie near each other, and hops find better ones than four times as many random starts.
+    """
+    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
+    found, idle = _sorted(search(activation, root, factor, starts)), 0
+    ends = bends(activation)
+    if not len(found.values) or found.values[0] == 0.0 or ends[0] == ends[1]:
+        return found
+    for _ in range(_ROUNDS):
+        places = _spread(found)[:_PARENTS].repeat(_CHILDREN, axis=0)
+        hops = rng.standard_normal(places.shape) * (_HOP / np.sqrt(places.shape[1]))
+        more = search(activation, root, factor, places + hops)
+        best = found.values[0]
+        found = _sorted(Found(*(np.concatenate(both) for both in zip(found, more, strict=True))))
+        idle = 0 if found.values[0] > (1 + _RISE) * best else idle + 1
+        if idle == 2:
+            break
+    return found
+
+
+def _sorted(found: Found) -> Found:
+    order = np.argsort(-found.values, kind="stable")
+    return Found(*(part[order] for part in found))
+
+
+def _spread(found: Found) -> np.ndarray:
+    """The directions found, the best first, those of equal values once."""
+    new = np.concatenate([[True], np.diff(found.values) < -_RISE * found.values[0]])
+    return np.asarray(found.directions[new], np.float64)
+
+
+def default_starts(root: Any, factor: Any, count: int, key: Array) -> np.ndarray:
+    r"""`count` unit vectors, (count, r): a third random, a third rows $\pm A_\mu$, a third $A^\top(Fm\circ1[Az>0])$ of random $m$ and $z$ (first among these without the mask, for the largest columns of $F$)."""
+    A, F = np.asarray(root, np.float64), np.asarray(factor, np.float64)
+    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
+    points, rank = A.shape
+    thirds = [count - 2 * (count // 3), count // 3, count // 3]
+    random = rng.standard_normal((thirds[0], rank))
+    rows = A[rng.integers(points, size=thirds[1])] * rng.choice([-1.0, 1.0], size=(thirds[1], 1))
+    mixed = rng.standard_normal((thirds[2], F.shape[1])) @ F.T
+    mask = rng.standard_normal((thirds[2], rank)) @ A.T > 0
+    largest = np.argsort(-np.linalg.norm(F, axis=0))[: len(mixed) // 4]
+    for place, column in enumerate(largest):
+        for sign in (0, 1):
+            mixed[2 * place + sign] = F[:, column] * (-1) ** sign
+            mask[2 * place + sign] = mixed[2 * place + sign] > 0
+    aimed = (mixed * mask) @ A
+    starts = np.concatenate([random, rows, aimed])
+    lost = ~(np.linalg.norm(starts, axis=1) > 0)
+    starts[lost] = rng.standard_normal((int(lost.sum()), rank))
+    return unit(starts)
+
+
+def clarke(
+    root: Any,
+    weights: Any,
+    targets: Any,
+    fields: Any,
+    near: Any,
+    slopes0: Any,
+    ends: tuple[float, float] = (0.0, 1.0),
+) -> np.ndarray:
+    r"""For each of n neurons the slopes that minimise $|t-A^\top(w\circ\varphi')|$, (n, P).
+
+    Where `near` is True, slopes lie between `ends` (those left and right of the kink, see `bends`) and start at `slopes0`; elsewhere they are `ends[1]` where $h_\mu>0$, else `ends[0]`.
+
+    Args:
+        root: $A$, (P, r).
+        weights: $w$, (n, P).
+        targets: $t$, (n, r).
+        fields: $h$, (n, P).
+        near: which pairs sit on a kink, (n, P).
+        slopes0: (n, P).
+    """
+    dtype = np.asarray(root).dtype
+    A, w, t, h, first = (np.asarray(part, np.float64) for part in (root, weights, targets, fields, slopes0))
+    mask, (low, high) = np.asarray(near, bool), ends
+    slopes = np.where(h > 0, high, low)
+    slopes[mask] = low
+    if low == high:
+        return np.asarray(slopes, dtype)
+    remainders = t - (w * slopes) @ A
+    sizes = np.linalg.norm(A, axis=1)
+    rows = A / np.where(sizes > 0, sizes, 1.0)[:, None]
+    for i in np.flatnonzero(mask.any(axis=1)):
+        some = np.flatnonzero(mask[i])
+        strength = w[i, some] * (high - low) * sizes[some]
+        top, start = np.abs(strength), np.clip((first[i, some] - low) / (high - low), 0.0, 1.0)
+        beta = box(rows[some] * np.where(strength < 0, -1.0, 1.0)[:, None], remainders[i], start * top, top)
+        slopes[i, some] = low + (high - low) * share_of(beta, top, start)
+    return np.asarray(slopes, dtype)
+
+
+def _linear(task: Task, starts: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    left, values, _ = np.linalg.svd(task.line * task.rows.T @ task.factor, full_matrices=False)
+    slopes = np.full(len(task.rows), task.line)
+    return [(left[:, 0] * (1 if u @ left[:, 0] >= 0 else -1), values[0], slopes, np.zeros(())) for u in starts]
+
+
+def _climb(task: Task, starts: np.ndarray, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps with box problems that are solved roughly, batches of starts at once: directions and θ."""
+    vector = np.random.default_rng(0).standard_normal(task.rows.shape[1])
+    for _ in range(50):
+        vector = unit(task.rows.T @ (task.rows @ vector))
+    steepest = 1.1 * float(np.sum((task.rows @ vector) ** 2))
+    arrays = [jnp.asarray(part, dtype) for part in (task.rows, task.factor, task.line, task.bend, steepest)]
+    size = memory.rows_per_batch(16 * 8 * sum(task.rows.shape), memory.DEFAULT_BUDGET, min(_BATCH, len(starts)))
+    parts = []
+    for begin in range(0, len(starts), size):
+        part = starts[begin : begin + size]
+        filled = np.concatenate([part, part[:1].repeat(size - len(part), axis=0)])  # one shape, compiled once
+        parts.append([np.asarray(out, np.float64)[: len(part)] for out in _ascend(*arrays, jnp.asarray(filled, dtype))])
+    u, theta = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return unit(u), theta
+
+
+@jax.jit
+def _ascend(
+    rows: Array, factor: Array, line: Array, bend: Array, steepest: Array, starts: Array
+) -> tuple[Array, Array]:
+    product = functools.partial(jnp.matmul, precision="highest")
+    tiny = jnp.finfo(rows.dtype).tiny
+
+    def signal(u: Array) -> tuple[Array, Array, Array]:
+        h = product(u, rows.T)
+        n = product(line * h + bend * jnp.maximum(h, 0.0), factor)
+        value = jnp.sqrt(jnp.sum(n * n, axis=1, keepdims=True))
+        return h, product(n / jnp.maximum(value, tiny), factor.T), value[:, 0]
+
+    def dual(c: Array, beta: Array, top: Array) -> Array:
+        """Accelerated projected gradient, restarted where it turns uphill."""
+
+        def step(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            x, y, t = carry
+            downhill = product(c - product(y, rows), rows.T)
+            new = jnp.clip(y + downhill / steepest, 0.0, top)
+            t = jnp.where(jnp.sum((y - new) * (new - x), axis=1) > 0, 1.0, t)
+            after = 0.5 * (1 + jnp.sqrt(1 + 4 * t * t))
+            return new, new + ((t - 1) / after)[:, None] * (new - x), after
+
+        return jax.lax.fori_loop(0, _INNER, step, (beta, beta, jnp.ones_like(c[:, 0])))[0]
+
+    def climb(carry: Any) -> Any:
+        u, theta, (h, b, value), stalled, count = carry
+        strength = bend * b
+        top = jnp.maximum(-strength, 0.0)
+        c = product(line * b + jnp.where((strength > 0) & (h > 0), strength, 0.0), rows)
+        beta = dual(c, theta * top, top)
+        theta = jnp.where(top > 0, beta / jnp.where(top > 0, top, 1.0), theta)
+        remainder = c - product(beta, rows)
+        there = remainder / jnp.maximum(jnp.sqrt(jnp.sum(remainder**2, axis=1, keepdims=True)), tiny)
+        new = signal(there)
+        better = new[2] > value
+        stalled = jnp.where(new[2] > (1 + _RISE) * value, 0, stalled + 1)
+        kept = tuple(
+            jnp.where(better[:, None] if now.ndim == 2 else better, now, old)
+            for now, old in zip(new, (h, b, value), strict=True)
+        )
+        return jnp.where(better[:, None], there, u), theta, kept, stalled, count + 1
+
+    begin = signal(starts)
+    theta = (begin[0] > 0).astype(rows.dtype)
+    carry = (starts, theta, begin, jnp.zeros(len(starts), int), 0)
+    u, theta, *_ = jax.lax.while_loop(lambda carry: (carry[4] < _CLIMBS) & jnp.any(carry[3] < _STALLED), climb, carry)
+    return u, theta

@@ -1,0 +1,83 @@
+"""Quasi-Newton descent to a relative gradient, by scipy's L-BFGS-B.
+
+scipy rather than optax or optimistix: the functionals change shape between stages, and scipy's line search copes with rounded corners. Vectors are float64 on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+_MEMORY = 20  # pairs of steps and gradients
+_FLAT = 1e-15  # relative decrease below which there is nothing left to gain
+
+
+class Descent(NamedTuple):
+    """Where a descent ended."""
+
+    x: np.ndarray
+    value: float
+    relative: float  # |gradient| / |x|
+    evaluations: int
+
+
+def descend(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    x: np.ndarray,
+    *,
+    tolerance: float,
+    evaluations: int,
+    report: Callable[[float, float], None] | None = None,
+) -> Descent:
+    """Go downhill from `x` until |gradient| ≤ tolerance |x|, or nothing falls any more, or the evaluations are used up.
+
+    `x` is scaled such that decay costs ½|x|²: then the gradient is what weights are away from what their own forces make them. `report` is told value and relative gradient
+    after each step.
+    """
+    count, best = 0, (np.inf, np.inf, x)
+
+    def counted(z: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal count, best
+        count += 1
+        value, gradient = function(z)
+        if not np.isfinite(value):
+            return 1e300, np.zeros_like(z)
+        relative = _ratio(gradient, z)
+        if value <= best[0]:
+            best = (value, relative, z.copy())
+        return value, gradient
+
+    def done(intermediate_result: object) -> None:
+        if report is not None:
+            report(best[0], best[1])
+        if best[1] <= tolerance:
+            raise StopIteration
+
+    value, gradient = counted(x)
+    if _ratio(gradient, x) <= tolerance or not np.isfinite(value):
+        return Descent(x, value, _ratio(gradient, x), count)
+    scale = abs(value) or 1.0  # the line search's own tolerances are absolute
+    minimize(
+        lambda z: tuple(part / scale for part in counted(z)),  # type: ignore[arg-type, return-value]
+        x,
+        jac=True,
+        method="L-BFGS-B",
+        callback=done,
+        options={
+            "maxcor": _MEMORY,
+            "maxiter": evaluations,
+            "maxfun": evaluations,
+            "ftol": _FLAT,
+            "gtol": 0.0,
+            "maxls": 30,
+        },
+    )
+    return Descent(best[2], best[0], best[1], count)
+
+
+def _ratio(gradient: np.ndarray, x: np.ndarray) -> float:
+    size = float(np.linalg.norm(x))
+    return float(np.linalg.norm(gradient)) / size if size > 0 else 0.0

@@ -1,0 +1,155 @@
+r"""`dynamics`: training over time of the infinitely wide network with one hidden layer."""
+
+from __future__ import annotations
+
+import time as clock
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from adakern import checks, files
+from adakern import memory as memories
+from adakern import precision as precisions
+from adakern.errors import ConvergenceError
+from adakern.limits import ANTK
+from adakern.networks import CNN
+from adakern.progress import Progress
+from adakern.trajectories.following import Data, Settings, Task
+from adakern.trajectories.population import INITIAL
+from adakern.trajectories.trajectory import Trajectory
+
+_FINEST = 16  # units of rounding that an accuracy may ask for
+
+
+def dynamics(
+    limit: ANTK,
+    X: Any,
+    y: Any,
+    times: Any,
+    *,
+    X_test: Any = None,
+    y_test: Any = None,
+    neurons: int = 2048,
+    replicas: int = 4,
+    initial: str = "normal",
+    seed: int = 0,
+    accuracy: float = 1e-5,
+    keep: bool = True,
+    precision: str = "float64",
+    memory: float | None = None,
+    progress: bool = False,
+    checkpoint: str | PathLike[str] | None = None,
+    throw: bool = True,
+) -> Trajectory:
+    r"""Follow the training of an infinitely wide network with one hidden layer: gradient flow with weight decay.
+
+    $$\dot w=\gamma_0\sum_\mu(a\cdot\Delta_\mu)\,\varphi'(h_\mu)\,\tilde x_\mu-\lambda_0w,\qquad\dot a=\gamma_0\sum_\mu\Delta_\mu\varphi(h_\mu)-\lambda_1a,\qquad
+      s_\mu=\langle a\,\varphi(h_\mu)\rangle/\gamma_0,$$
+
+    with $h_\mu=w\cdot\tilde x_\mu$, $\tilde x=x/\sqrt D$ and $\Delta=-\partial\ell/\partial s$, from weights of variance one. The average is over `neurons` drawn in pairs $(w,a)$, $(w,-a)$: the output at the
+    start is zero at every point. Neurons interact through $\Delta$ alone, so the law of an infinite network comes with a Monte-Carlo error, which independent replicas measure, and a bias of order
+    1/neurons.
+
+    Args:
+        limit: an `ANTK` of an `MLP` with depth 1: network, richness $\gamma_0>0$, decay $\lambda_0,\lambda_1\ge0$ and loss.
+        X, y: training inputs and targets, (points,) or (points, outputs); ±1 for "logistic", one-hot rows for "softmax".
+        times: when to look, increasing, 0 or later.
+        X_test, y_test: points whose outputs (and loss) are followed.
+        neurons: per replica, both members of a pair counted.
+        replicas: independent populations, run side by side; standard errors are over them.
+        initial: "normal" or "laplace" weights, of unit variance.
+        seed: of the initial weights.
+        accuracy: error of outputs per step, relative to the targets; outputs end up right to about five times this. Kinks of the activation are rounded over 30 times this, relative to the inputs.
+            Where the standard errors are larger anyway, 1e-4 is three times faster than the default.
+        keep: keep the neurons of every time, which `Trajectory.density` reads.
+        precision: "float64" or "float32".
+        memory: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in blocks of neurons.
+        progress: show a progress bar with the loss on standard error.
+        checkpoint: file to continue from if it exists, written every half minute and on an interrupt, removed at the end.
+        throw: raise `ConvergenceError` if the integration fails; otherwise the trajectory ends at the last time that was reached, and says so.
+
+    Returns:
+        A `Trajectory`: losses, outputs, kernels and densities over time, with standard errors.
+    """
+    _check_limit(limit)
+    data = _read(limit, X, y, X_test, y_test)
+    settings = Settings(
+        neurons=_even(neurons),
+        replicas=checks.integer("replicas", replicas, least=1),
+        initial=checks.choice("initial", initial, INITIAL),
+        seed=checks.seed("seed", seed),
+        accuracy=_accuracy(accuracy, checks.choice("precision", precision, precisions.PRECISIONS)),
+        precision=precision,
+        keep=bool(keep),
+        times=_moments(times),
+    )
+    if checkpoint is not None:
+        files.check_target(checkpoint)
+    budget = memories.budget(memory)
+    begun = clock.perf_counter()
+    with precisions.scope(precision):
+        task = Task(limit, data, settings, budget)
+        trajectory = task.run(checkpoint, Progress(progress), begun)
+    if throw and not trajectory.converged:
+        raise ConvergenceError(
+            f"the dynamics could not be followed: {trajectory.status} (throw=False returns it as it is)", trajectory
+        )
+    return trajectory
+
+
+def _check_limit(limit: Any) -> None:
+    if not isinstance(limit, ANTK):
+        raise TypeError(f"limit must be an ANTK, whose dynamics this is, but it is {limit!r}")
+    if isinstance(limit.network, CNN):
+        raise NotImplementedError("dynamics serves MLP networks; the dynamics of CNN networks are not solved yet")
+    if limit.network.depth > 1:
+        raise NotImplementedError(
+            "dynamics serves networks with one hidden layer; the dynamics of deep networks need response functions, "
+            "which are not solved yet: train a wide one with adakern.finite.gradient_flow"
+        )
+    if limit.richness == 0:
+        raise ValueError("richness must be greater than 0 for dynamics; a small one, like 0.01, is the lazy limit")
+
+
+def _read(limit: ANTK, X: Any, y: Any, X_test: Any, y_test: Any) -> Data:
+    points = checks.inputs("X", X, ndim=limit.network.input_ndim)
+    targets = checks.labels("y", checks.targets("y", y, len(points)), limit.loss)
+    columns = targets if targets.ndim == 2 else targets[:, None]
+    tests, labels = points[:0], columns[:0]
+    if X_test is None and y_test is not None:
+        raise ValueError("y_test must come with X_test")
+    if X_test is not None:
+        tests = checks.inputs("X_test", X_test, ndim=limit.network.input_ndim, like=points)
+        labels = np.zeros((len(tests), columns.shape[1]))
+    if y_test is not None:
+        given = checks.labels("y_test", checks.targets("y_test", y_test, len(tests)), limit.loss)
+        if given.shape[1:] != targets.shape[1:]:
+            raise ValueError(f"y_test must have as many outputs as y, {targets.shape}, but it has shape {given.shape}")
+        labels = given if given.ndim == 2 else given[:, None]
+    return Data(points, columns, tests, labels, targets.ndim == 1, y_test is not None)
+
+
+def _even(neurons: Any) -> int:
+    count = checks.integer("neurons", neurons, least=2)
+    if count % 2:
+        raise ValueError(f"neurons must be even, since they are drawn in pairs, but it is {count}")
+    return count
+
+
+def _accuracy(value: Any, precision: str) -> float:
+    accuracy, finest = checks.positive("accuracy", value), _FINEST * float(np.finfo(precision).eps)
+    if not finest <= accuracy < 0.1:
+        raise ValueError(f"accuracy must be between {finest:.2g} ({precision}) and 0.1, but it is {accuracy:g}")
+    return accuracy
+
+
+def _moments(times: Any) -> tuple[float, ...]:
+    moments = checks.finite("times", np.atleast_1d(checks.as_array("times", times)))
+    if moments.ndim != 1 or not len(moments):
+        raise ValueError(f"times must be a list of at least one number, but it has shape {moments.shape}")
+    if moments[0] < 0 or (np.diff(moments) <= 0).any():
+        raise ValueError(
+            f"times must increase from 0 or later, but they are {', '.join(f'{t:g}' for t in moments[:8])}"
+        )
+    return tuple(moments.tolist())

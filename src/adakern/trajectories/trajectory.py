@@ -1,0 +1,182 @@
+"""A trajectory: immutable evidence of how the infinitely wide network was trained, and its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from adakern import checks, files, storage
+from adakern.limits import ANTK
+
+FORMAT = "adakern-trajectory"
+# What is recorded with a standard error, and the name of that.
+ERRORS = {
+    "train_loss": "train_loss_errors",
+    "test_loss": "test_loss_errors",
+    "fitted": "fitted_errors",
+    "predictions": "prediction_errors",
+    "kernels": "kernel_errors",
+}
+SCALARS = ("train_loss", "train_loss_errors", "test_loss", "test_loss_errors")
+RECORDED = (*ERRORS, *ERRORS.values(), "gradient_kernels", "weights", "readouts")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory:
+    r"""What `dynamics` returns, at each of T `times`. Arrays are read-only; with one output (1-D `y`) the output axis is absent.
+
+    Every standard error is over independent replicas of the whole population of neurons; with one replica it is not known, and NaN.
+
+    Attributes:
+        limit: the problem.
+        X, y: the training data.
+        times: those asked for, (T,); if the integration failed, those that were reached.
+        train_loss, train_loss_errors: mean over training points of $\ell$, (T,), and its standard error.
+        test_loss, test_loss_errors: the same at the test points, None without `y_test`.
+        fitted, fitted_errors: $f$ at the training points, (T, P) or (T, P, C).
+        predictions, prediction_errors: $f$ at `X_test`, (T, Q) or (T, Q, C); None without.
+        kernels, kernel_errors: $\Phi^1$, (T, P, P).
+        gradient_kernels: $G^1=\langle gg^\top\rangle$, $g=\varphi'(h)a$, (T, P, P); None with several outputs.
+        weights: $w$ of every neuron in the coordinates of `basis`, (T, replicas, neurons, rank), in float32; None if they were not kept.
+        readouts: $a$, (T, replicas, neurons, C), likewise.
+        basis: orthonormal directions that span the training inputs, (features, rank); None if they span everything.
+        converged, status: whether the integrator reached all times, and a sentence about it.
+        stats: steps, evaluations, seconds, seed, precision, version and whatever else was chosen.
+    """
+
+    limit: ANTK
+    X: np.ndarray
+    y: np.ndarray
+    times: np.ndarray
+    train_loss: np.ndarray
+    train_loss_errors: np.ndarray
+    test_loss: np.ndarray | None
+    test_loss_errors: np.ndarray | None
+    fitted: np.ndarray
+    fitted_errors: np.ndarray
+    predictions: np.ndarray | None
+    prediction_errors: np.ndarray | None
+    kernels: np.ndarray
+    kernel_errors: np.ndarray
+    gradient_kernels: np.ndarray | None
+    weights: np.ndarray | None
+    readouts: np.ndarray | None
+    basis: np.ndarray | None
+    converged: bool
+    status: str
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stats", dict(self.stats))
+        _freeze(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _freeze(state)  # copies and worker processes get arrays that numpy has made writable again
+        self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "FAILED"
+        return f"Trajectory({self.limit!r}, {len(self.X)} points, {len(self.times)} times, {state}: {self.status})"
+
+    def index(self, time: float) -> int:
+        """Where in `times` a time stands."""
+        time = checks.nonnegative("time", time)
+        if not len(self.times):
+            raise ValueError(f"time must be one that was reached, and none was: {self.status}")
+        nearest = int(np.argmin(np.abs(self.times - time)))
+        if abs(self.times[nearest] - time) > 1e-6 * max(1.0, time):
+            listing = ", ".join(f"{moment:g}" for moment in self.times)
+            raise ValueError(f"time must be one of the times of the trajectory ({listing}), but it is {time:g}")
+        return nearest
+
+    def density(self, time: float, layer: int, point: int) -> tuple[np.ndarray, np.ndarray]:
+        r"""Preactivations $h_\mu$ of all neurons at one of the `times`, at training point `point`, and their weights.
+
+        Args:
+            time: one of `times`.
+            layer: 1, the hidden layer.
+            point: index of a training point.
+        """
+        index = self.index(time)
+        layer = checks.integer("layer", layer, least=1)
+        if layer > 1:
+            raise ValueError(f"layer must be 1, the hidden layer, but it is {layer}")
+        point = checks.integer("point", point, least=0)
+        if point >= len(self.X):
+            raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        if self.weights is None:
+            raise ValueError("density needs the neurons, which were not kept; call dynamics with keep=True")
+        row = self.X[point] / np.sqrt(self.X.shape[1])
+        inside = row if self.basis is None else row @ self.basis
+        values = (self.weights[index] @ inside).ravel()
+        return values, np.full(len(values), 1 / len(values))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trajectory to a safetensors file; `adakern.load` reads it back."""
+        arrays = {name: getattr(self, name) for name in (*_ARRAYS, *_OPTIONAL) if getattr(self, name) is not None}
+        header = {name: getattr(self, name) for name in _PLAIN}
+        files.write(path, FORMAT, arrays, {**header, "limit": storage.limit_config(self.limit)})
+
+
+_ARRAYS = ("X", "y", "times", "train_loss", "train_loss_errors", "fitted", "fitted_errors", "kernels", "kernel_errors")
+_OPTIONAL = (
+    "test_loss",
+    "test_loss_errors",
+    "predictions",
+    "prediction_errors",
+    "gradient_kernels",
+    "weights",
+    "readouts",
+    "basis",
+)
+_PLAIN = ("converged", "status", "stats")
+
+
+def _freeze(values: dict[str, Any]) -> None:
+    for value in values.values():
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)
+
+
+def load(path: str | PathLike[str], *, activation: Any = None) -> Trajectory:
+    """Read a trajectory that `Trajectory.save` wrote.
+
+    Args:
+        path: the file.
+        activation: the callable of a network whose activation has no name of its own; files hold no code.
+    """
+    arrays, header = files.read(path, FORMAT)
+    with files.complaints(path):
+        values: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+        values.update({name: arrays.get(name) for name in _OPTIONAL})
+        values.update({name: header[name] for name in _PLAIN})
+        limit = storage.limit_from_config(header["limit"], activation)
+        if not isinstance(limit, ANTK):
+            raise ValueError(f"its limit is {limit.kind}, not ANTK")
+        trajectory = Trajectory(limit=limit, **values)
+        _check_shapes(trajectory)
+        return trajectory
+
+
+def _check_shapes(t: Trajectory) -> None:
+    """Refuse arrays that do not belong together."""
+    points, moments, outputs = len(t.X), len(t.times), t.y.shape[1:]
+    square, pairs = (moments, points, points), (("test_loss", "test_loss_errors"), ("predictions", "prediction_errors"))
+    optional = [getattr(t, name) for name in _OPTIONAL[:-1]]
+    rank = t.X.shape[1] if t.basis is None else t.basis.shape[1]
+    if (
+        len(t.y) != points
+        or any(a.shape != (moments,) for a in (t.train_loss, t.train_loss_errors))
+        or any(a.shape != (moments, points, *outputs) for a in (t.fitted, t.fitted_errors))
+        or any(a.shape != square for a in (t.kernels, t.kernel_errors))
+        or (t.gradient_kernels is not None and t.gradient_kernels.shape != square)
+        or any(len(a) != moments for a in optional if a is not None)
+        or any(np.shape(getattr(t, a)) != np.shape(getattr(t, b)) for a, b in pairs)
+        or (t.basis is not None and len(t.basis) != t.X.shape[1])
+        or (t.weights is None) != (t.readouts is None)
+        or (t.weights is not None and t.weights.shape[-1] != rank)
+    ):
+        raise ValueError("its arrays do not fit together")

@@ -1,0 +1,220 @@
+r"""The flow of one hidden layer's neurons at infinite width, given a population of them.
+
+$$\dot w=\gamma_0\sum_\mu(a\cdot\Delta_\mu)\,\varphi'(h_\mu)\,\tilde x_\mu-\lambda_0w,\qquad\dot a=\gamma_0\sum_\mu\Delta_\mu\varphi(h_\mu)-\lambda_1a,\qquad
+  \Delta_\mu=-\partial\ell/\partial s_\mu,\quad s_\mu=\langle a\,\varphi(h_\mu)\rangle/\gamma_0,\quad h_\mu=w\cdot\tilde x_\mu .$$
+
+**Kinks.** Where $\varphi'$ jumps at the origin (ReLU), neurons that both sides push towards $h_\mu=0$ slide along it, and $\varphi'(h_\mu)$ is whatever fraction of the jump keeps them there
+(Filippov). The jump is therefore spread linearly over $|h_\mu|<\tau|\tilde x_\mu|$, and $\varphi$ with it, so that the flow remains one of a gradient: a sliding neuron settles where the fraction is
+right, at a rate of the order of (jump of its velocity)$/\tau$, which the integrator is told.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from adakern.activations import Activation
+from adakern.losses import Loss
+from adakern.trajectories import chebyshev
+from adakern.trajectories.chebyshev import Motion
+from adakern.trajectories.population import Neurons
+
+_einsum = functools.partial(jnp.einsum, precision="highest")
+_NEAR = 1e-6  # where slopes on both sides of the origin are compared
+_JUMP = 1e-4  # what counts as a jump between them
+_LOOSE = 10.0  # by how much a single neuron, in the root mean square, may be less accurate than outputs
+_BAND = 2.0  # how much wider than the band the watch for sliding neurons is
+
+
+class Problem(NamedTuple):
+    """The numbers of a problem: rows in coordinates of their span, and what depends on them."""
+
+    rows: Array  # (points, rank)
+    y: Array  # (points, outputs)
+    band: Array  # (1, 1, 1, points): half the width over which a jump is spread
+    richness: Array
+    decays: Array  # (2,)
+    accuracy: Array
+    scale: Array  # of the targets
+
+
+class Record(NamedTuple):
+    """What is seen of every replica at a moment."""
+
+    outputs: Array  # s, (replicas, points, outputs)
+    kernels: Array  # (replicas, points, points)
+    gradient_kernels: Array  # the same; empty with several outputs
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What the compiled functions are specialised to. `blocks` of neurons are taken one after the other."""
+
+    activation: Activation
+    loss: Loss
+    jump: float
+    blocks: int = 1
+
+    def features(self, problem: Problem, h: Array) -> Array:
+        r"""$\varphi(h)$, rounded at its kink."""
+        value = self.activation(h)
+        if self.jump:
+            inside = jnp.maximum(problem.band - jnp.abs(h), 0.0)
+            value = value + self.jump * inside * inside / (4 * problem.band)
+        return value
+
+    def slopes(self, problem: Problem, h: Array) -> Array:
+        r"""$\varphi'(h)$, its jump spread."""
+        value = self.activation.derivative(h)
+        if self.jump:
+            share = jnp.clip(0.5 + h / (2 * problem.band), 0.0, 1.0)
+            value = value + self.jump * (share - (h > 0))
+        return value
+
+    def outputs(self, problem: Problem, neurons: Neurons) -> Array:
+        def part(some: Neurons) -> Array:
+            return _einsum("ksnp,ksnc->kspc", self.features(problem, fields(problem, some)), some.a)
+
+        return self._mean(problem, neurons, self._summed(part, neurons))
+
+    def velocity(self, problem: Problem, neurons: Neurons) -> Neurons:
+        def part(some: Neurons, s: Array | None = None) -> Neurons:
+            h = fields(problem, some)
+            value = self.features(problem, h)
+            if s is None:
+                s = self._mean(problem, neurons, _einsum("ksnp,ksnc->kspc", value, some.a))
+            delta = problem.richness * self.loss.error(problem.y[None], s)
+            pull = _einsum("ksnc,kpc->ksnp", some.a, delta) * self.slopes(problem, h)
+            return Neurons(
+                _einsum("ksnp,pr->ksnr", pull, problem.rows) - problem.decays[0] * some.w,
+                _einsum("ksnp,kpc->ksnc", value, delta) - problem.decays[1] * some.a,
+            )
+
+        if self.blocks == 1:
+            return part(neurons)
+        s = self.outputs(problem, neurons)
+        return self._join(jax.lax.map(lambda some: part(some, s), self._split(neurons)))
+
+    def inspect(self, problem: Problem, neurons: Neurons, error: Neurons) -> tuple[Array, Array]:
+        """How large an error is against the accuracy, and the fastest rate of neurons that slide.
+
+        An error counts by what it does to the outputs, and with less weight by its root mean square over neurons; not by its worst neuron, which may just have met a kink.
+        """
+        s = self.outputs(problem, neurons)
+        delta = problem.richness * self.loss.error(problem.y[None], s)
+
+        def part(pair: tuple[Neurons, Neurons]) -> tuple[Array, Array]:
+            some, off = pair
+            h, shifted = fields(problem, some), _einsum("ksnr,pr->ksnp", off.w, problem.rows)
+            slope = self.slopes(problem, h)
+            moved = _einsum("ksnp,ksnc->kspc", self.features(problem, h), off.a)
+            moved = moved + _einsum("ksnp,ksnc->kspc", slope * shifted, some.a)
+            if not self.jump:
+                return moved, jnp.zeros((), h.dtype)
+            pull = -self.jump * _einsum("ksnc,kpc->ksnp", some.a, delta)
+            lengths = jnp.sum(problem.rows**2, axis=1)[None, None, None]
+            near = jnp.where(jnp.abs(h) < _BAND * problem.band, jnp.maximum(pull, 0.0), 0.0)
+            return moved, jnp.max(jnp.sum(near * (lengths / (2 * problem.band)), axis=-1))
+
+        if self.blocks == 1:
+            moved, local = part((neurons, error))
+        else:
+            parts = jax.lax.map(part, (self._split(neurons), self._split(error)))
+            moved, local = jnp.sum(parts[0], axis=0), jnp.max(parts[1])
+        shift = self._mean(problem, neurons, moved)
+        scale = jnp.maximum(problem.scale, jnp.sqrt(jnp.mean(s * s, axis=(1, 2))))
+        outputs = jnp.max(jnp.sqrt(jnp.mean(shift * shift, axis=(1, 2))) / scale)
+        count = jnp.asarray(neurons.w.size + neurons.a.size, s.dtype)
+        size = jnp.maximum(chebyshev.length(neurons), 0.1 * jnp.sqrt(count))
+        each = chebyshev.length(error) / size
+        return jnp.maximum(outputs, each / _LOOSE) / problem.accuracy, local + jnp.max(problem.decays)
+
+    def _mean(self, problem: Problem, neurons: Neurons, sums: Array) -> Array:
+        """Both signs are summed apart and then together, so that outputs at the start are zero to the last digit."""
+        return (sums[:, 0] + sums[:, 1]) / (2 * neurons.w.shape[2] * problem.richness)
+
+    def _summed(self, part: Any, neurons: Neurons) -> Any:
+        if self.blocks == 1:
+            return part(neurons)
+        some = self._split(neurons)
+        first = jax.eval_shape(part, jax.tree.map(lambda x: x[0], some))
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
+        return jax.lax.scan(lambda total, x: (jax.tree.map(jnp.add, total, part(x)), None), zero, some)[0]
+
+    def _split(self, neurons: Neurons) -> Neurons:
+        def split(x: Array) -> Array:
+            k, s, n, c = x.shape
+            return jnp.moveaxis(x.reshape(k, s, self.blocks, n // self.blocks, c), 2, 0)
+
+        return Neurons(*map(split, neurons))
+
+    def _join(self, neurons: Neurons) -> Neurons:
+        def join(x: Array) -> Array:
+            moved = jnp.moveaxis(x, 0, 2)
+            return moved.reshape(*moved.shape[:2], -1, moved.shape[-1])
+
+        return Neurons(*map(join, neurons))
+
+
+def fields(problem: Problem, neurons: Neurons) -> Array:
+    return _einsum("ksnr,pr->ksnp", neurons.w, problem.rows)
+
+
+def jump(activation: Activation) -> float:
+    r"""By how much $\varphi'$ jumps at the origin."""
+    below, above = np.asarray(activation.derivative(jnp.asarray([-_NEAR, _NEAR])), dtype=np.float64)
+    return float(above - below) if abs(above - below) > _JUMP else 0.0
+
+
+@functools.partial(jax.jit, static_argnames="flow")
+def begin(flow: Flow, problem: Problem, neurons: Neurons) -> Motion:
+    """The flow at its beginning."""
+    return chebyshev.start(functools.partial(flow.velocity, problem), functools.partial(flow.inspect, problem), neurons)
+
+
+@functools.partial(jax.jit, static_argnames="flow")
+def advance(flow: Flow, problem: Problem, motion: Motion, most: Array) -> Motion:
+    """Go on until the next stop, at most so many steps."""
+    return chebyshev.advance(
+        functools.partial(flow.velocity, problem), functools.partial(flow.inspect, problem), motion, most
+    )
+
+
+@functools.partial(jax.jit, static_argnames="flow")
+def look(flow: Flow, problem: Problem, neurons: Neurons) -> Record:
+    r"""Outputs, $\Phi^1=\langle\varphi\varphi^\top\rangle$ and $G^1=\langle gg^\top\rangle$, $g=\varphi'(h)a$; at a kink $\varphi'$ is the fraction at which neurons slide."""
+
+    def part(some: Neurons) -> tuple[Array, Array, Array]:
+        h = fields(problem, some)
+        value = flow.activation(h)
+        s = _einsum("ksnp,ksnc->kspc", value, some.a)
+        kernel = _einsum("ksnp,ksnq->kpq", value, value)
+        if some.a.shape[-1] > 1:
+            return s, kernel, jnp.zeros((h.shape[0], 0, 0), h.dtype)
+        slope = flow.slopes(problem, h) * some.a
+        return s, kernel, _einsum("ksnp,ksnq->kpq", slope, slope)
+
+    s, kernel, gradient = flow._summed(part, neurons)
+    count = 2 * neurons.w.shape[2]
+    return Record(flow._mean(problem, neurons, s), kernel / count, gradient / count)
+
+
+@functools.partial(jax.jit, static_argnames="flow")
+def predict(flow: Flow, problem: Problem, neurons: Neurons, rows: Array, spread: Array) -> Array:
+    r"""Outputs at new points $\tilde x=\tilde x_\parallel+\tilde x_\perp$ with Gaussian weights outside of the span: $s=\langle a\,E_z\varphi(w\cdot\tilde x_\parallel+\sigma z)\rangle/\gamma_0$, $\sigma=|\tilde x_\perp|e^{-\lambda_0t}$."""
+    h = _einsum("ksnr,pr->ksnp", neurons.w, rows)
+    value = flow.activation.mean(h, jnp.broadcast_to(spread[None, None, None], h.shape))
+    return flow._mean(problem, neurons, _einsum("ksnp,ksnc->kspc", value, neurons.a))
+
+
+@functools.partial(jax.jit, static_argnames="flow")
+def predict_drawn(flow: Flow, problem: Problem, neurons: Neurons, rows: Array, far: Array) -> Array:
+    """The same with weights outside of the span that were drawn: `far` (replicas, pairs, points) is what they add to the fields."""
+    h = _einsum("ksnr,pr->ksnp", neurons.w, rows) + far[:, None]
+    return flow._mean(problem, neurons, _einsum("ksnp,ksnc->kspc", flow.activation(h), neurons.a))
