@@ -123,7 +123,7 @@ def test_lazy_limit(points):
     X, y, X_test, _ = points
     times = [0.3, 1.0, 4.0]
     limit = ak.ANTK(RELU, richness=0.01, decay=0.0)
-    found = dynamics(limit, X, y, times, X_test=X_test, neurons=4096, replicas=8, accuracy=1e-4)
+    found = dynamics(limit, X, y, times, X_test=X_test, neurons=2048, replicas=8, accuracy=1e-4)
     lazy = ak.solve(ak.NTK(RELU), X, y)
     K, cross = lazy.kernel, lazy.cross_kernel(X_test)
     for index, time in enumerate(times):
@@ -134,17 +134,18 @@ def test_lazy_limit(points):
         ):
             off = values[index] - kernel @ learned
             assert (np.abs(off) < 5 * errors[index] + 1e-3).all()
-            assert errors[index].max() < 0.02
-    np.testing.assert_allclose(found.kernels[0], ak.solve(ak.NNGPK(RELU), X, y).kernels[0], atol=0.03)
+            assert errors[index].max() < 0.03
+    off = found.kernels[0] - ak.solve(ak.NNGPK(RELU), X, y).kernels[0]
+    assert np.linalg.norm(off) < 3 * np.linalg.norm(found.kernel_errors[0]) < 0.5
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_wide_networks(points, decay):
     X, y, X_test, y_test = points
-    times = [0.5, 1.0, 3.0]
+    times = [0.3, 1.0]
     test = {"X_test": X_test, "y_test": y_test}
     net = ak.finite.gradient_flow(
-        RELU, X, y, decay=decay, width=1024, time=3.0, times=times, replicas=4, centred=True, tolerance=0.0, **test
+        RELU, X, y, decay=decay, width=1024, time=1.0, times=times, replicas=4, centred=True, tolerance=0.0, **test
     )
     found = dynamics(ak.ANTK(RELU, decay=decay), X, y, times, neurons=4096, replicas=4, accuracy=1e-4, **test)
     for index, time in enumerate(times):
@@ -172,13 +173,16 @@ def test_energy_never_rises(decaying):
 def test_the_end_is_the_fixed_point(decaying):
     r"""f = Φ¹Δ/λ1 = (Φ¹ + Φ⁰∘G¹)Δ/(λ0 + λ1), with the slope of sliding neurons at the kink, and a balance of layers."""
     X, f = decaying.X, decaying.fitted[-1]
-    delta = decaying.y - f
-    np.testing.assert_allclose(decaying.kernels[-1] @ delta / 0.1, f, atol=2e-4)
-    tangent = decaying.kernels[-1] + (X @ X.T / 4) * decaying.gradient_kernels[-1]
-    np.testing.assert_allclose(tangent @ delta / 0.3, f, atol=2e-4)
+    delta, inputs = decaying.y - f, X @ X.T / 4
+    np.testing.assert_allclose(decaying.kernels[-1] @ delta / 0.1, f, atol=1e-3)
+    tangent = decaying.kernels[-1] + inputs * decaying.gradient_kernels[-1]
+    np.testing.assert_allclose(tangent @ delta / 0.3, f, atol=1e-3)
     h = np.stack([decaying.density(160.0, 1, mu)[0] for mu in range(6)])
     rows = np.linalg.norm(X / 2, axis=1)[:, None]
     assert 0.01 < np.mean(np.abs(h) < decaying.stats["rounded_kink"] * rows) < 0.5  # neurons do slide
+    masked = (h > 0) * decaying.readouts[-1].ravel()  # a slope of nothing or all
+    tangent = decaying.kernels[-1] + inputs * (masked @ masked.T / masked.shape[1])
+    assert np.abs(tangent @ delta / 0.3 - f).max() > 5e-3
 
 
 def test_rounding_of_kinks_is_within_the_accuracy(points, decaying):
@@ -244,7 +248,14 @@ def test_other_losses_descend(points, loss):
     X, y, X_test, _ = points
     targets = y if loss == "logistic" else np.stack([y > 0, y < 0], axis=1).astype(float)
     found = dynamics(
-        ak.ANTK(RELU, decay=0.0, loss=loss), X, targets, [0.0, 1.0, 20.0], X_test=X_test, neurons=64, replicas=2
+        ak.ANTK(RELU, decay=0.0, loss=loss),
+        X,
+        targets,
+        [0.0, 1.0, 20.0],
+        X_test=X_test,
+        neurons=64,
+        replicas=2,
+        accuracy=1e-4,
     )
     assert found.train_loss[0] == pytest.approx(np.log(2))
     assert (np.diff(found.train_loss) < 0).all() and found.train_loss[-1] < 0.05
@@ -284,12 +295,12 @@ def test_duplicates_count_twice():
 
 @LONG
 def test_bias_falls_as_one_over_the_neurons(points):
-    """Populations of 16 and 64 against one of 65536, with standard errors: the bias is four times smaller, give or take."""
+    """Populations of 16 and 64 against one of 16384, with standard errors: the bias is four times smaller, give or take."""
     X, y = points[:2]
     limit, options = ak.ANTK(RELU, richness=1.0, decay=0.1), {"accuracy": 1e-4, "keep": False}
     truth = dynamics(limit, X, y, [2.0], neurons=16384, replicas=4, **options)
     bias, error = [], []
-    for neurons, replicas in ((16, 4096), (64, 4096)):
+    for neurons, replicas in ((16, 1024), (64, 1024)):
         found = dynamics(limit, X, y, [2.0], neurons=neurons, replicas=replicas, **options)
         bias.append(found.train_loss[0] - truth.train_loss[0])
         error.append(np.hypot(found.train_loss_errors[0], truth.train_loss_errors[0]))

@@ -44,7 +44,7 @@ class Gap(NamedTuple):
     direction: np.ndarray | None
 
 
-def gap(
+def measured(
     loss: Loss, y: Any, outputs: Any, errors: Any, cost: float, price: float, pull: float, direction: Any = None
 ) -> Gap:
     r"""The gap of outputs $s$ with errors $\Delta$ that cost $\|f\|_{F_1}=\frac1{\gamma_0n}\sum_i|\varepsilon_i||a_i|$ of a network whose neurons have fields $A\varepsilon_i$.
@@ -79,20 +79,32 @@ def gap(
     return Gap(primal, dual, relative, largest, None if direction is None else np.asarray(direction))
 
 
-def searched(
-    loss: Loss, activation: Activation, root: Any, y: Any, outputs: Any, cost: float, price: float, starts: Any, key: Array
+def gap(
+    loss: Loss,
+    activation: Activation,
+    root: Any,
+    y: Any,
+    outputs: Any,
+    *,
+    cost: float,
+    price: float,
+    starts: Any,
+    key: Array,
 ) -> Gap:
-    r"""The gap with the errors of the outputs, and the strongest pull that `unit_search.hardest` finds from `starts`.
+    r"""The gap with $\Delta$ the errors of the outputs, and the strongest pull that `unit_search.hardest` finds from `starts`.
 
     Args:
+        loss, y, outputs, cost, price: see `measured`.
         activation: homogeneous of degree one.
         root: $A$, (P, r), $AA^\top=\Phi^0$, one row for each row of `y`.
         starts: (S, r), such as `unit_search.default_starts` and the neurons themselves.
         key: for its hops.
+
+    Called inside `precision.scope`.
     """
     errors = loss.error(jnp.asarray(y), jnp.asarray(outputs))
     found = unit_search.hardest(activation, root, errors, starts, key)
-    return gap(loss, y, outputs, errors, cost, price, float(found.values[0]), found.directions[0])
+    return measured(loss, y, outputs, errors, cost, price, float(found.values[0]), found.directions[0])
 
 
 def _highest(value: Callable[[float], float], farthest: float) -> float:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 _SETTLES = 500
 _NEWTONS = 200
@@ -121,7 +121,10 @@ def _top(task: Task, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
             matvec=lambda v: clear(task.rows.T @ (weighted @ (weighted.T @ (task.rows @ clear(v.ravel()))))),
             dtype=np.float64,
         )
-        best = eigsh(form, k=1, v0=u, tol=1e-12)[1][:, 0]
+        try:
+            best = eigsh(form, k=1, v0=u, tol=1e-12)[1][:, 0]
+        except ArpackNoConvergence:
+            return u
     best = unit(clear(best))
     return best if best @ u >= 0 else -best
 

@@ -32,7 +32,8 @@ _BATCH = 64  # starts at once: enough for a matrix product to be a fast one
 _ROUNDS = 6  # of `hardest`, at most
 _HOP = 0.5  # length of its hops
 _PARENTS = 16  # from which it hops
-_CHILDREN = 4  # hops from each
+_HOPS = 64  # in a round
+_FEW = 4  # times that each maximum was found on average: then these are all, or nearly
 
 
 class Found(NamedTuple):
@@ -70,7 +71,7 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any) -> Found
 
     Called inside `precision.scope`. Points on one ray count as one, with one slope.
     """
-    dtype = np.asarray(root).dtype
+    dtype = np.dtype(jnp.result_type(float))
     starts = unit(np.asarray(starts, np.float64))
     task, scale = reduce(np.asarray(root, np.float64), np.asarray(factor, np.float64), *bends(activation), dtype)
     if scale == 0.0 or not len(task.rows) or not len(starts):
@@ -81,10 +82,10 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any) -> Found
     if task.bend == 0.0:
         settled = _linear(task, starts)
     else:
-        dead = np.array([signal(task, u).value == 0.0 for u in starts])
-        starts = np.where(dead[:, None], -starts, starts)  # what is off everywhere is on everywhere on the other side
         # Threads of the linear algebra library wait for each other longer than a small product takes.
         with threadpool_limits(1, user_api="blas"):
+            dead = np.array([signal(task, u).value == 0.0 for u in starts])
+            starts = np.where(dead[:, None], -starts, starts)  # what is off everywhere is on on the other side
             settled = [settle(task, u, theta) for u, theta in zip(*_climb(task, starts, dtype), strict=True)]
     directions, values, slopes, error = (np.stack(part) for part in zip(*settled, strict=True))
     spread = np.where(task.member[None, :] >= 0, slopes[:, task.member], task.line)
@@ -92,7 +93,7 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any) -> Found
 
 
 def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Array) -> Found:
-    """`search`, then again from random hops around the best that were found, until two rounds in a row find nothing better; the best first.
+    """`search`, then again from random hops around the best that were found, until two rounds in a row find nothing better (one, where there are few maxima); the best first.
 
     Where there are many maxima the best ones lie near each other, and hops find better ones than four times as many random starts.
     """
@@ -102,13 +103,14 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     if not len(found.values) or found.values[0] == 0.0 or ends[0] == ends[1]:
         return found
     for _ in range(_ROUNDS):
-        places = _spread(found)[:_PARENTS].repeat(_CHILDREN, axis=0)
+        parents = _distinct(found)
+        places = parents[np.arange(_HOPS) % min(len(parents), _PARENTS)]
         hops = rng.standard_normal(places.shape) * (_HOP / np.sqrt(places.shape[1]))
         more = search(activation, root, factor, places + hops)
         best = found.values[0]
         found = _sorted(Found(*(np.concatenate(both) for both in zip(found, more, strict=True))))
         idle = 0 if found.values[0] > (1 + _RISE) * best else idle + 1
-        if idle == 2:
+        if idle == (1 if _FEW * len(parents) <= len(found.values) else 2):
             break
     return found
 
@@ -118,10 +120,13 @@ def _sorted(found: Found) -> Found:
     return Found(*(part[order] for part in found))
 
 
-def _spread(found: Found) -> np.ndarray:
-    """The directions found, the best first, those of equal values once."""
-    new = np.concatenate([[True], np.diff(found.values) < -_RISE * found.values[0]])
-    return np.asarray(found.directions[new], np.float64)
+def _distinct(found: Found) -> np.ndarray:
+    """The directions found, the best first, each once."""
+    kept: list[np.ndarray] = []
+    for u in np.asarray(found.directions, np.float64):
+        if not kept or float(np.max(np.stack(kept) @ u)) < 1 - _RISE:
+            kept.append(u)
+    return np.stack(kept)
 
 
 def default_starts(root: Any, factor: Any, count: int, key: Array) -> np.ndarray:
@@ -167,7 +172,7 @@ def clarke(
         near: which pairs sit on a kink, (n, P).
         slopes0: (n, P).
     """
-    dtype = np.asarray(root).dtype
+    dtype = np.dtype(jnp.result_type(float))
     A, w, t, h, first = (np.asarray(part, np.float64) for part in (root, weights, targets, fields, slopes0))
     mask, (low, high) = np.asarray(near, bool), ends
     slopes = np.where(h > 0, high, low)
@@ -194,16 +199,17 @@ def _linear(task: Task, starts: np.ndarray) -> list[tuple[np.ndarray, ...]]:
 
 def _climb(task: Task, starts: np.ndarray, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Steps with box problems that are solved roughly, batches of starts at once: directions and θ."""
-    vector = np.random.default_rng(0).standard_normal(task.rows.shape[1])
+    vector = np.random.default_rng(0).standard_normal((task.rows.shape[1],))
     for _ in range(50):
         vector = unit(task.rows.T @ (task.rows @ vector))
     steepest = 1.1 * float(np.sum((task.rows @ vector) ** 2))
     arrays = [jnp.asarray(part, dtype) for part in (task.rows, task.factor, task.line, task.bend, steepest)]
-    size = memory.rows_per_batch(16 * 8 * sum(task.rows.shape), memory.DEFAULT_BUDGET, min(_BATCH, len(starts)))
+    most = min(_BATCH, 2 ** (len(starts) - 1).bit_length())  # few shapes to compile
+    size = memory.rows_per_batch(16 * 8 * sum(task.rows.shape), memory.DEFAULT_BUDGET, most)
     parts = []
     for begin in range(0, len(starts), size):
         part = starts[begin : begin + size]
-        filled = np.concatenate([part, part[:1].repeat(size - len(part), axis=0)])  # one shape, compiled once
+        filled = np.concatenate([part, part[:1].repeat(size - len(part), axis=0)])
         parts.append([np.asarray(out, np.float64)[: len(part)] for out in _ascend(*arrays, jnp.asarray(filled, dtype))])
     u, theta = (np.concatenate(part) for part in zip(*parts, strict=True))
     return unit(u), theta

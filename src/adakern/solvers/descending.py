@@ -10,8 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
 
-_MEMORY = 20  # pairs of steps and gradients
+_MEMORY = 100  # pairs of steps and gradients, if they fit into
+_BYTES = 2**30
+_BLAS = (
+    ThreadpoolController()
+)  # threads that wait for each other at every vector operation cost ten times what they gain
 _FLAT = 1e-15  # relative decrease below which there is nothing left to gain
 
 
@@ -60,21 +65,21 @@ def descend(
     if _ratio(gradient, x) <= tolerance or not np.isfinite(value):
         return Descent(x, value, _ratio(gradient, x), count)
     scale = abs(value) or 1.0  # the line search's own tolerances are absolute
-    minimize(
-        lambda z: tuple(part / scale for part in counted(z)),  # type: ignore[arg-type, return-value]
-        x,
-        jac=True,
-        method="L-BFGS-B",
-        callback=done,
-        options={
-            "maxcor": _MEMORY,
-            "maxiter": evaluations,
-            "maxfun": evaluations,
-            "ftol": _FLAT,
-            "gtol": 0.0,
-            "maxls": 30,
-        },
-    )
+    options = {
+        "maxcor": max(10, min(_MEMORY, _BYTES // (16 * x.size))),
+        "maxiter": evaluations,
+        "maxfun": evaluations,
+        "ftol": _FLAT,
+        "gtol": 0.0,
+        "maxls": 30,
+    }
+
+    def scaled(z: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = counted(z)
+        return value / scale, gradient / scale
+
+    with _BLAS.limit(limits=1, user_api="blas"):
+        minimize(scaled, x, jac=True, method="L-BFGS-B", callback=done, options=options)
     return Descent(best[2], best[0], best[1], count)
 
 

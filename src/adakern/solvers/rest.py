@@ -34,7 +34,9 @@ TOLERANCE = 1e-4
 STEPS = 40000
 PARTICLES = 2048  # of both starts together
 
-_ANGLES = (0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+_ANGLES = (0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
+_LAST = (3e-5, 1e-5)  # when no neuron is missing any more
+_PATIENCE, _MORE_PATIENCE = 400, 4000  # evaluations of one angle, and of the last
 _AGAIN = 2  # index of the angle from which descent begins again after births
 _LOOSE = 1e-2  # relative gradient at which white particles have sorted themselves
 _STAGE = 1e-3  # and at which an angle is done with
@@ -186,7 +188,9 @@ def _condensed(task: Problem, positions: rest_model.Layers) -> Atoms:
 # 2. Atoms
 
 
-def _settle(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
+def _settle(
+    task: Problem, found: Atoms, tolerance: float, meter: Meter, patience: int = _PATIENCE
+) -> tuple[Atoms, float, float]:
     """Descent at a fixed angle; the objective and the relative gradient where it ended."""
     shape, decays = task.shape, task.limit.decays
     scales = [np.sqrt(decay * shares)[:, None] for decay, shares in zip(decays[:-1], found.shares, strict=True)]
@@ -201,25 +205,24 @@ def _settle(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tupl
         return value, np.concatenate([(g / scale).ravel() for g, scale in zip(gradients, scales, strict=True)])
 
     z = np.concatenate([(w * scale).ravel() for w, scale in zip(found.incoming, scales, strict=True)])
-    end = descend(function, z, tolerance=tolerance, evaluations=meter.left, report=meter.report)
+    end = descend(function, z, tolerance=tolerance, evaluations=min(meter.left, patience), report=meter.report)
     meter.used += end.evaluations
     return atoms(end.x), end.value, end.relative
 
 
-def _sharpen(task: Problem, found: Atoms, begin: int, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
-    """Descent while the corner closes; merged on the way, so that what is merged is settled once more."""
-    angles = _ANGLES[begin:] if task.model.kinked else (0.0,)
+def _sharpen(task: Problem, found: Atoms, begin: int, meter: Meter) -> Atoms:
+    """Descent while the corner closes, merged after every angle."""
+    for angle in _ANGLES[begin:] if task.model.kinked else (0.0,):
+        found, _, _ = _settle(task, replace(found, angle=angle), _STAGE, meter)
+        found = atomic.merge(task.shape, found, _CLOSE[1])
+    return found
+
+
+def _polish(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
+    """Descent to a fraction of the tolerance, the corner closed further."""
     value = relative = np.inf
-    for angle in angles:
-        last = angle == angles[-1]
-        found = replace(found, angle=angle)
-        goal = _FINE * tolerance if last else max(_STAGE, _FINE * tolerance)
-        if last and not task.model.kinked:
-            found, _, _ = _settle(task, found, max(_STAGE, goal), meter)
-            found = atomic.merge(task.shape, found, _CLOSE[1])
-        found, value, relative = _settle(task, found, goal, meter)
-        if not last:
-            found = atomic.merge(task.shape, found, _CLOSE[1])
+    for angle in _LAST if task.model.kinked else (0.0,):
+        found, value, relative = _settle(task, replace(found, angle=angle), _FINE * tolerance, meter, _MORE_PATIENCE)
     return found, value, relative
 
 
@@ -298,28 +301,33 @@ def _born(
 
 def _end(task: Problem, found: Atoms, begin: int, seed: int, tolerance: float, meter: Meter) -> End:
     """From condensed particles to rest."""
-    found, value, relative = _sharpen(task, found, begin, tolerance, meter)
+    found = _sharpen(task, found, begin, meter)
     if not task.shape.homogeneous:
-        return End(found, value, relative, 0.0, None, 0)
-    gap, excess = None, np.inf
+        return End(*_polish(task, found, tolerance, meter), 0.0, None, 0)
+    polished, gap, excess = None, None, np.inf
     for number in range(_ROUNDS):
         results, wanted = _search(task, found, seed + number)
         excess = max(float(np.max(result.values)) - 1 for result in results)
         if task.limit.network.depth == 1:
-            gap = certificate(task, found, results[0].directions[np.argsort(-results[0].values)[:_BORN]], seed)
-            enough = gap.relative <= tolerance
+            gap = certificate(task, found, results[0])
+            allowed, measure = tolerance, gap.relative
         else:
-            enough = excess <= tolerance / TOLERANCE * _EXCESS
-        if enough or meter.spent:
-            return End(found, value, relative, excess, gap, number)
-        least = 0.5 * tolerance if task.limit.network.depth == 1 else 0.3 * tolerance / TOLERANCE * _EXCESS
-        found = _born(task, found, results, wanted, min(least, 0.5 * excess))
-        found, value, relative = _sharpen(task, found, _AGAIN, tolerance, meter)
-    return End(found, value, relative, excess, gap, _ROUNDS)
+            allowed, measure = tolerance / TOLERANCE * _EXCESS, excess
+        if meter.spent or (polished is not None and measure <= allowed):
+            break
+        if polished is None and measure <= 3 * allowed:
+            polished = _polish(task, found, tolerance, meter)
+            found = polished[0]
+            continue
+        found = _born(task, found, results, wanted, 0.3 * min(allowed, excess))
+        found, polished = _sharpen(task, found, _AGAIN, meter), None
+    if polished is None:
+        polished = _polish(task, found, tolerance, meter)
+    return End(*polished, excess, gap, number)
 
 
-def certificate(task: Problem, found: Atoms, strongest: np.ndarray, seed: int) -> flow_gap.Gap:
-    r"""One hidden layer: the duality gap; `strongest` are the unit neurons with the strongest pulls that were found."""
+def certificate(task: Problem, found: Atoms, pulls: unit_search.Found) -> flow_gap.Gap:
+    r"""One hidden layer: the duality gap; `pulls` are those on unit neurons, in units of their decay."""
     limit, sharp = task.limit, replace(found, angle=0.0)
     neurons = atomic.layers(task.shape, sharp)[0]
     delta = errors(task, sharp)
@@ -330,17 +338,9 @@ def certificate(task: Problem, found: Atoms, strongest: np.ndarray, seed: int) -
     s = (neurons.kernel @ summed(task, delta) / limit.decays[1])[member]
     norm = float(np.sum(neurons.weights * lengths)) / limit.richness
     with scope("float64"):
-        return flow_gap.gap(
-            losses.get(limit.loss),
-            limit.network.activation,
-            task.shape.root[member],
-            task.y,
-            s,
-            cost=norm,
-            price=price,
-            starts=strongest,
-            key=jax.random.key(seed),
-        )
+        best = int(np.argmax(pulls.values))
+        pull, direction = float(pulls.values[best]) * price, np.asarray(pulls.directions[best])
+        return flow_gap.measured(losses.get(limit.loss), task.y, s, delta, norm, price, pull, direction)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

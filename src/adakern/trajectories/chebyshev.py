@@ -108,7 +108,7 @@ def _attempt(velocity: Velocity, inspect: Inspect, motion: Motion) -> Motion:
         evaluations=motion.evaluations + stages,
         stages=stages,
         rejected=motion.rejected + (~fine).astype(jnp.int32),
-        stuck=longer <= 16 * jnp.finfo(dtype).eps * motion.left,
+        stuck=longer <= 4 * jnp.finfo(dtype).eps * motion.left,
     )
 
     def accept(tried: Motion) -> Motion:

@@ -23,7 +23,9 @@ from adakern.trajectories.chebyshev import Motion
 from adakern.trajectories.population import Neurons, Start, span
 from adakern.trajectories.trajectory import ERRORS, RECORDED, SCALARS, Trajectory
 
-_CALL = 32  # steps between two looks at the clock
+_CALL = 64  # most steps of one compiled call; fewer where they take long
+_SECONDS = 1.0, 4.0  # that a call may take: shorter ones are made longer, longer ones shorter
+_LEG = 100  # steps ahead that time is counted in the precision of the weights
 _MOST_STEPS = 1_000_000
 _BAND = 30.0  # half the width of a rounded kink, in units of the accuracy: its effect on outputs is then that of the steps' errors
 _TEMPORARY = 6  # arrays of neurons × points that a step holds at once
@@ -62,6 +64,7 @@ class Progressed:
 
     motion: Motion
     time: float = 0.0  # of the last stop
+    stop: float = 0.0  # the next one
     rows: list[dict[str, np.ndarray]] = field(default_factory=list)  # one per time that was reached
     failure: str = ""
 
@@ -92,6 +95,7 @@ class Task:
         )
         tests = inputs.features(limit.network, data.X_test) if len(data.X_test) else rows[:0]
         self.tests, self.outside = self.span.inside(tests), self.span.outside(tests)
+        self.count = 4
         self._far: dict[tuple[int, int], Array] = {}
         neurons = self.start.neurons(self.span, settings.replicas, settings.precision)
         first = Neurons(*map(jnp.asarray, neurons))
@@ -148,17 +152,32 @@ class Task:
 
     def _stretch(self, now: Progressed) -> Progressed:
         """Some steps towards the next time, and a look around when it is reached."""
-        target, motion = self.settings.times[len(now.rows)], now.motion
-        if not motion.left > 0 and target > now.time:  # a new stop
-            motion = motion._replace(left=jnp.asarray(target - now.time, motion.left.dtype))
+        target, motion, stop = self.settings.times[len(now.rows)], now.motion, now.stop
+        if not motion.left > 0 and target > now.time:  # a new leg
+            reach = _LEG * float(motion.step)
+            stop = target if target - now.time <= 2 * reach else now.time + reach
+            motion = motion._replace(left=jnp.asarray(stop - now.time, motion.left.dtype))
         if motion.left > 0:
-            motion = two_layer.advance(self.flow, self.problem, motion, jnp.asarray(_CALL, jnp.int32))
+            motion = self._advance(motion)
         if bool(motion.stuck) or int(motion.steps) >= _MOST_STEPS:
-            return replace(now, motion=motion, failure=self._failure(target - float(motion.left), motion))
+            return replace(now, motion=motion, failure=self._failure(stop - float(motion.left), motion))
         if motion.left > 0:
-            return replace(now, motion=motion)
-        row = self._look(motion.state, target)
-        return replace(now, motion=motion, time=target, rows=[*now.rows, row])
+            return replace(now, motion=motion, stop=stop)
+        rows = [*now.rows, self._look(motion.state, target)] if stop == target else now.rows
+        return replace(now, motion=motion, time=stop, stop=stop, rows=rows)
+
+    def _advance(self, motion: Motion) -> Motion:
+        """Some steps, so many that checkpoints are not kept waiting. How many does not change where they lead."""
+        begun = clock.perf_counter()
+        motion = jax.block_until_ready(
+            two_layer.advance(self.flow, self.problem, motion, jnp.asarray(self.count, jnp.int32))
+        )
+        seconds = clock.perf_counter() - begun
+        if seconds > _SECONDS[1]:
+            self.count = max(1, self.count // 4)
+        elif seconds < _SECONDS[0]:
+            self.count = min(_CALL, 2 * self.count)
+        return motion
 
     def _failure(self, time: float, motion: Motion) -> str:
         if bool(motion.stuck):
@@ -186,7 +205,7 @@ class Task:
                 row[name] = np.asarray(array, np.float32).reshape(s.replicas, s.neurons, -1)
         return row
 
-    def _like_y(self, values: Array) -> Array:
+    def _like_y(self, values: Any) -> Any:
         return values[..., 0] if self.data.single else values
 
     def _predict(self, neurons: Neurons, time: float) -> Array:
@@ -265,7 +284,7 @@ def _pack(now: Progressed) -> Content:
     arrays = {f"motion.{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     for index, row in enumerate(now.rows):
         arrays.update({f"row/{index}/{name}": np.asarray(array) for name, array in row.items()})
-    return arrays, {"time": now.time, "rows": len(now.rows), "failure": now.failure}
+    return arrays, {"time": now.time, "stop": now.stop, "rows": len(now.rows), "failure": now.failure}
 
 
 def _unpack(arrays: dict[str, np.ndarray], header: dict[str, Any], like: Motion) -> Progressed:
@@ -278,4 +297,4 @@ def _unpack(arrays: dict[str, np.ndarray], header: dict[str, Any], like: Motion)
         if key.startswith("row/"):
             _, index, name = key.split("/")
             rows[int(index)][name] = array.reshape(()) if name in SCALARS else array
-    return Progressed(motion, header["time"], rows, header["failure"])
+    return Progressed(motion, header["time"], header["stop"], rows, header["failure"])

@@ -29,7 +29,7 @@ _einsum = functools.partial(jnp.einsum, precision="highest")
 _NEAR = 1e-6  # where slopes on both sides of the origin are compared
 _JUMP = 1e-4  # what counts as a jump between them
 _LOOSE = 10.0  # by how much a single neuron, in the root mean square, may be less accurate than outputs
-_BAND = 2.0  # how much wider than the band the watch for sliding neurons is
+_BAND, _LEAP = 2.0, 4.0  # neurons that may slide are watched for within so many bands, and errors, of a kink
 
 
 class Problem(NamedTuple):
@@ -119,7 +119,9 @@ class Flow:
                 return moved, jnp.zeros((), h.dtype)
             pull = -self.jump * _einsum("ksnc,kpc->ksnp", some.a, delta)
             lengths = jnp.sum(problem.rows**2, axis=1)[None, None, None]
-            near = jnp.where(jnp.abs(h) < _BAND * problem.band, jnp.maximum(pull, 0.0), 0.0)
+            # A neuron that leaps across the band from step to step is not in it, but its error tells.
+            near = jnp.abs(h) < _BAND * problem.band + _LEAP * jnp.abs(shifted)
+            near = jnp.where(near, jnp.maximum(pull, 0.0), 0.0)
             return moved, jnp.max(jnp.sum(near * (lengths / (2 * problem.band)), axis=-1))
 
         if self.blocks == 1:
