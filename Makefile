@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test test-long lint docs bench truth adaptive exact clean
+.PHONY: help demo test test-long lint docs bench truth adaptive exact flow clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -50,6 +50,9 @@ adaptive: $(STAMP) ## the adaptive kernel against wide networks, closed forms an
 
 exact: $(STAMP) ## closed forms, dual and perturbation theory against what is sampled
 	$(BIN)/adakern bench exact --markdown benchmarks/exact.md --numbers benchmarks/exact.json --picture benchmarks/exact.png
+
+flow: $(STAMP) ## gradient flow with weight decay against networks, closed forms and certificates; wants a GPU
+	$(BIN)/adakern bench flow --markdown benchmarks/flow.md --numbers benchmarks/flow.json --picture benchmarks/flow.png
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

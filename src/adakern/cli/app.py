@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from adakern._version import __version__
-from adakern.cli import bench, bench_adaptive, bench_exact, bench_networks, bench_truth, demo, fit, info, predict
+from adakern.cli import (
+    bench,
+    bench_adaptive,
+    bench_exact,
+    bench_flow,
+    bench_networks,
+    bench_truth,
+    demo,
+    fit,
+    info,
+    predict,
+)
 from adakern.cli.failures import FAILED, INTERRUPTED, one_line
 from adakern.cli.output import print_json
 
@@ -33,6 +44,7 @@ for module, name in (
     (bench_truth, "truth"),
     (bench_adaptive, "adaptive"),
     (bench_exact, "exact"),
+    (bench_flow, "flow"),
 ):
     benches.command(name, epilog=f"Example: {module.EXAMPLE}")(one_line(module.run))
 app.add_typer(benches, name="bench", epilog=f"Example: {bench.EXAMPLE}")

@@ -1,0 +1,225 @@
+r"""The aNTK against trained networks of finite width: where they end, and how they get there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from adakern import finite
+from adakern.benchmarks.flow_rows import (
+    Options,
+    Row,
+    Setting,
+    antk,
+    apart,
+    below,
+    cifar,
+    mlp,
+    mnist,
+    name,
+    relative,
+    rms,
+)
+from adakern.benchmarks.truth import REFERENCE
+from adakern.metrics import alignment
+from adakern.solving import solve
+from adakern.trajectories import dynamics as follow
+
+LEAST = 0.9995  # alignment
+CLOSE = 1e-3  # outputs that are this near are the same, however near the networks are to each other
+# Deeper networks: gradient descent at these steps ends where the adaptive integrator does, at a fraction of its evaluations; larger ones chatter at kinks.
+STEPS = {"relu": 0.004, "tanh": 0.008}
+MOMENTS = 12
+
+
+def _trained(
+    options: Options,
+    X: Any,
+    y: Any,
+    X_test: Any,
+    depth: int,
+    activation: str,
+    richness: float,
+    decay: float,
+    **rest: Any,
+) -> finite.Run:
+    length = options.time or (6.0 if options.quick else (12.0 if depth < 3 else 8.0))
+    how: dict[str, Any] = {"accuracy": 1e-5}
+    if depth > 1:
+        how = {"method": "descent", "step": STEPS[activation]}
+    return finite.gradient_flow(
+        mlp(depth, activation),
+        X,
+        y,
+        richness=richness,
+        decay=decay,
+        time=length / decay,
+        X_test=X_test,
+        tolerance=1e-6,
+        precision="float32",
+        throw=False,
+        **how,
+        **rest,
+    )
+
+
+def _widths(options: Options, depth: int, points: int) -> list[tuple[int, int]]:
+    """(width, seed), the widest last."""
+    if options.width is not None:
+        return [(options.width, 1), (options.width, 0)]
+    small, large = (256, 512) if options.quick else (2048, 8192)
+    return [(small, 0), (small, 1), (large, 0)]
+
+
+def compare(
+    options: Options,
+    data: Callable[..., Any],
+    points: int,
+    depth: int,
+    activation: str,
+    richness: float,
+    decay: float,
+) -> Iterator[Row]:
+    """Kernels, outputs and predictions of the theory beside those of networks of two widths."""
+    X, y, X_test, _ = data(points if not options.quick else min(points, 100), options.tests())
+    theory = solve(antk(depth, activation, richness, decay), X, y, throw=False)
+    predicted = theory.predict(X_test)
+    label = name(depth, activation, richness, decay)
+    said = "" if theory.converged else f"theory: {theory.status}"
+    least = 0.99 if options.quick else LEAST
+    runs: list[finite.Run] = []
+    sizes = _widths(options, depth, points)
+    for width, seed in sizes:
+        run = _trained(options, X, y, X_test, depth, activation, richness, decay, width=width, seed=seed)
+        runs.append(run)
+        at = f"{label}, N={width}" + (f", seed {seed}" if seed else "")
+        judged = (width, seed) == sizes[-1]
+        for layer, (ours, theirs) in enumerate(zip(theory.kernels, run.kernels, strict=True), 1):
+            series = {"problem": label, "layer": layer, "width": width, "seed": seed}
+            value = alignment(ours, theirs.astype(np.float64))
+            good = value >= least and theory.converged and run.converged
+            note = f"{100 * relative(ours, theirs):.2g} % off" + (f"; {said}" if said else "")
+            yield Row(
+                f"{at}: alignment of layer {layer}",
+                value,
+                f"≥ {least:g}" if judged else "",
+                good if judged else None,
+                note=note,
+                series=series,
+            )
+        state = "stationary" if run.stats["stationary"] else "not stationary"
+        how = (
+            f"{run.stats['method']}, {run.stats['steps']} steps to t = {run.times[-1]:g}, {run.stats['seconds']:.0f} s"
+        )
+        note = f"{state}; {how}" + ("" if run.converged else f"; FAILED: {run.status}")
+        yield Row(f"{at}: motion per unit of time", float(run.stats["rate"] or math.nan), note=note)
+    last, at = runs[-1], f"{label}, N={sizes[-1][0]}"
+    own = max(apart(a.fitted, b.fitted) for a, b in itertools.combinations(runs, 2))
+    off = apart(theory.fitted, last.fitted)
+    series = {"problem": label, "theory": theory.fitted.tolist(), "network": last.fitted.tolist()}
+    note = f"networks among each other {own:.2g}; {theory.stats['seconds']:.0f} s for the theory"
+    yield below(f"{at}: outputs apart, largest", off, max(own, CLOSE), note=note, series=series)
+    own = max(rms(a.test_predictions - b.test_predictions) for a, b in itertools.combinations(runs, 2))
+    off = rms(predicted - last.test_predictions)
+    yield below(
+        f"{at}: {len(X_test)} test outputs apart, rms",
+        off,
+        max(own, CLOSE),
+        note=f"networks among each other {own:.2g}",
+    )
+
+
+def fixture(options: Options) -> Iterator[Row]:
+    """A network that another program trained (tests/fixtures/README.md)."""
+    X, y, X_test, _ = mnist(50, 600)
+    with np.load(REFERENCE) as file:
+        phi, f, ft = (file[f"mnist50_flow_tanh_g1.0/{part}"] for part in ("Phi", "f", "ft"))
+    theory = solve(antk(1, "tanh", 1.0, 1.0), X, y, throw=False)
+    label = "another program's network, L=1 tanh, richness 1, decay 1, N=8192"
+    yield below(f"{label}: kernel off, relative", relative(theory.kernel, phi[0]), CLOSE)
+    yield below(f"{label}: outputs apart, largest", apart(theory.fitted, f), CLOSE)
+    yield below(f"{label}: 600 test outputs apart, rms", rms(theory.predict(X_test) - ft), CLOSE)
+
+
+def race(options: Options, activation: str, richness: float, decay: float) -> Iterator[Row]:
+    """Losses over time of the dynamics and of networks, each with standard errors over independent ones."""
+    X, y, X_test, y_test = mnist(50, options.tests())
+    copies = options.replicas or (3 if options.quick else 8)
+    neurons = options.width or (512 if options.quick else 4096)
+    times = np.geomspace(0.02, 2.0 if options.quick else 10.0, MOMENTS)
+    limit = antk(1, activation, richness, decay)
+    tests: dict[str, Any] = {"X_test": X_test, "y_test": y_test}
+    theory = follow(limit, X, y, times, neurons=neurons, replicas=copies, keep=False, **tests)
+    train, test, seconds = [], [], 0.0
+    for seed in range(copies):
+        run = finite.gradient_flow(
+            limit.network,
+            X,
+            y,
+            richness=richness,
+            decay=decay,
+            width=neurons,
+            time=float(times[-1]),
+            times=times,
+            seed=100 + seed,
+            centred=True,
+            tolerance=0.0,
+            precision="float32",
+            **tests,
+        )
+        rows = [int(np.argmin(np.abs(run.times - moment))) for moment in times]
+        train.append(run.losses[rows])
+        test.append(np.asarray(run.test_losses)[rows])
+        seconds += float(run.stats["seconds"])
+    label = f"{name(1, activation, richness, decay)}, N={neurons}, {copies} networks"
+    note = f"{theory.stats['seconds']:.0f} s for the theory, {seconds:.0f} s for the networks"
+    pairs = (
+        ("train", train, theory.train_loss, theory.train_loss_errors),
+        ("test", test, theory.test_loss, theory.test_loss_errors),
+    )
+    for kind, found, ours, doubt in pairs:
+        mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / math.sqrt(copies)
+        z = (ours - mean) / np.hypot(error, doubt)
+        series = {
+            "problem": name(1, activation, richness, decay),
+            "kind": kind,
+            "times": times.tolist(),
+            "theory": np.asarray(ours).tolist(),
+            "theory_error": np.asarray(doubt).tolist(),
+            "network": mean.tolist(),
+            "network_error": error.tolist(),
+            "z": z.tolist(),
+        }
+        yield below(f"{label}: {kind} loss, rms z over {MOMENTS} times", rms(z), 2.0, note=note, series=series)
+        yield below(f"{label}: {kind} loss, largest z", float(np.abs(z).max()), 4.0)
+
+
+def network_settings() -> dict[str, Setting]:
+    found: dict[str, Setting] = {"another program": fixture}
+    for depth, decay in ((1, 1.0), (2, 0.1), (3, 0.03)):
+        for activation in ("relu", "tanh"):
+            problem = (depth, activation, 1.0, decay)
+            found[f"mnist {name(*problem)}"] = partial(_compare, data=mnist, points=50, problem=problem)
+    for richness in (0.3, 1.0):
+        problem = (1, "relu", richness, 1.0)
+        found[f"cifar {name(*problem)}"] = partial(_compare, data=cifar, points=300, problem=problem)
+    return found
+
+
+def _compare(options: Options, data: Any, points: int, problem: tuple[int, str, float, float]) -> Iterator[Row]:
+    return compare(options, data, points, *problem)
+
+
+def dynamics_settings() -> dict[str, Setting]:
+    found: dict[str, Setting] = {}
+    for activation in ("relu", "tanh"):
+        for decay in (0.0, 0.1, 1.0):
+            for richness in (0.3, 1.0, 3.0) if decay < 1 else (1.0,):
+                key = name(1, activation, richness, decay)
+                found[key] = partial(race, activation=activation, richness=richness, decay=decay)
+    return found
