@@ -139,6 +139,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     for name, parts in _by_case(facts["parts"]).items():
@@ -147,7 +148,7 @@ def _print(facts: dict[str, Any]) -> None:
         for column in _HEADER:
             table.add_column(column, justify="left" if column in _TEXT else "right")
         for row in (row for part in parts for row in part["rows"]):
-            table.add_row(*_cells(row))
+            table.add_row(*(Text(cell) for cell in _cells(row)))  # brackets are no markup
         console.print(table)
     console.print(f"{facts['passed']} of {facts['judged']} judged rows hold")
 
@@ -172,7 +173,11 @@ def page(facts: dict[str, Any], picture: Path | None, target: Path) -> str:
         lines += [f"## {name}", "", f"{about} {sum(part['seconds'] for part in parts):.0f} s in all.", ""]
         lines += ["| " + " | ".join(_HEADER) + " |"]
         lines += ["| " + " | ".join("---" if column in _TEXT else "---:" for column in _HEADER) + " |"]
-        lines += ["| " + " | ".join(_cells(row)) + " |" for part in parts for row in part["rows"]]
+        lines += [
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |"
+            for part in parts
+            for row in part["rows"]
+        ]
         lines += ["", f"{_machines(parts)}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
