@@ -1,6 +1,6 @@
 """adakern: infinitely wide neural networks that learn features, as kernel machines.
 
-Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK`), and `solve` it on data:
+Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK`, `ANTK`), and `solve` it on data:
 
     >>> import adakern as ak
     >>> X, y, X_test, y_test = ak.datasets.mnist(n_train=50)
@@ -11,6 +11,7 @@ Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK
 
 from adakern import activations, datasets, finite, linear, losses
 from adakern._version import __version__
+from adakern.collapsing import collapse_threshold
 from adakern.errors import AdakernError, ConvergenceError, FileFormatError, TooLargeError
 from adakern.estimators import AdaptiveKernelClassifier, AdaptiveKernelRegressor
 from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, VGA, Limit
@@ -22,6 +23,7 @@ from adakern.perturbing import Perturbation, perturbation
 from adakern.renormalization import Renormalization, renormalize
 from adakern.solution import Solution
 from adakern.solving import path, solve
+from adakern.trajectories import Trajectory, dynamics
 
 __all__ = [
     "ANBK",
@@ -44,10 +46,13 @@ __all__ = [
     "Renormalization",
     "Solution",
     "TooLargeError",
+    "Trajectory",
     "__version__",
     "activations",
     "alignment",
+    "collapse_threshold",
     "datasets",
+    "dynamics",
     "finite",
     "linear",
     "load",

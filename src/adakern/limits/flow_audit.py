@@ -119,4 +119,4 @@ def _certificate(
             starts=starts,
             key=key,
         )
-    return {"certificate": gap.relative, "value": gap.primal, "largest_pull": gap.largest}
+    return {"certificate": max(gap.relative, 0.0), "value": gap.primal, "largest_pull": gap.largest}

@@ -26,7 +26,7 @@ from adakern.limits.base import Answer
 from adakern.precision import scope
 from adakern.progress import Progress
 from adakern.solvers import atoms as atomic
-from adakern.solvers import curves, rest_model
+from adakern.solvers import corrective, curves, rest_model
 from adakern.solvers.atoms import Atoms, Shape
 from adakern.solvers.descending import descend
 
@@ -35,20 +35,28 @@ STEPS = 40000
 PARTICLES = 2048  # of both starts together
 
 _ANGLES = (0.1, 0.03, 0.01, 3e-3, 1e-3)
-_FINER = (3e-4, 1e-4)  # one hidden layer, whose duality gap is of the order of the angle
-_LAST = (3e-5, 3e-4)  # when no neuron is missing any more: one hidden layer, several
+_LAST = 3e-4  # when no neuron is missing any more
 _PATIENCE, _MORE_PATIENCE = 400, 3000  # evaluations of one angle, and of the last
 _AGAIN = 2  # index of the angle from which descent begins again after births
 _LOOSE = 1e-2  # relative gradient at which white particles have sorted themselves
 _STAGE = 1e-3  # and at which an angle is done with
 _FINE = 0.5  # of the tolerance, at the last angle
-_CLOSE = (0.1, 0.03)  # distance within which unit neurons are one: when particles condense, and later
+_CLOSE = (0.1, 1e-3)  # distance within which unit neurons are one: as wide as the corner, between these
 _ROUNDS = 30  # of births
+_AIM = 0.01  # of the tolerance, for the duality gap: outputs differ by the root of it
+_EXTRA = 3  # turns taken for that when the tolerance is met
+_OUTER = 12  # turns of conditional gradients and descent
+_CORRECTIONS = 10  # rounds of conditional gradients in a turn
+_TIGHTEN = (
+    (1e-3, 10.0, 400),
+    (1e-4, 3.0, 400),
+    (1e-5, 0.5, 1500),
+)  # angle, relative gradient over the tolerance, evaluations
 _BORN = 24  # neurons born in a layer at once
-_APART = 0.05  # distance between two of them
+_APART = 3e-3  # distance between two of them
 _SEEDS = 256  # random starts of a search
 _MASS = 0.02  # of a layer, that the newborn get
-_EXCESS = 1e-3  # pull on an absent neuron, beyond its decay, at which a deep network tries to do with it
+_EXCESS = 1e-5  # pull on an absent neuron, beyond its decay, at which a deep network tries to do with it
 _GAIN = 1e-6  # of the objective, for which it is worth trying again
 _HARDER = (2.0, 4.0, 16.0, 64.0)  # richness, times the one asked for, at which life is looked for
 
@@ -62,6 +70,11 @@ class Problem(NamedTuple):
     model: rest_model.Model
     points: inputs.Distinct
     y: np.ndarray  # of all points
+
+    @property
+    def convex(self) -> bool:
+        """One hidden layer of a homogeneous activation: convex over laws of unit neurons."""
+        return self.limit.network.depth == 1 and self.shape.homogeneous
 
 
 @dataclass
@@ -181,7 +194,7 @@ def _condensed(task: Problem, positions: rest_model.Layers) -> Atoms:
         features.append(np.asarray(rest_model.features(task.model, epsilon, root, angle), np.float64))
         fields.append(np.asarray(jnp.matmul(epsilon, root.T, precision="highest"), np.float64))
     made = atomic.condense([np.asarray(p, np.float64) for p in positions], features, fields, _ANGLES[0])
-    return atomic.merge(task.shape, made, _CLOSE[0])
+    return atomic.merge(task.shape, made, _CLOSE[0] / 3)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -210,21 +223,18 @@ def _settle(
     return atoms(end.x), end.value, end.relative
 
 
-def _sharpen(task: Problem, found: Atoms, begin: int, tolerance: float, meter: Meter) -> tuple[Atoms, float]:
+def _sharpen(task: Problem, found: Atoms, begin: int, meter: Meter) -> tuple[Atoms, float]:
     """Descent while the corner closes, merged after every angle; and the objective at the last of them."""
-    value, convex = np.inf, task.limit.network.depth == 1
-    angles = (_ANGLES[begin:] + (_FINER if convex else ())) if task.model.kinked else (0.0,)
-    for angle in angles:
-        goal = min(_STAGE, tolerance) if convex and angle == angles[-1] else _STAGE
-        found, value, _ = _settle(task, replace(found, angle=angle), goal, meter)
-        found = atomic.merge(task.shape, found, _CLOSE[1])
+    value = np.inf
+    for angle in _ANGLES[begin:] if task.model.kinked else (0.0,):
+        found, value, _ = _settle(task, replace(found, angle=angle), _STAGE, meter)
+        found = atomic.merge(task.shape, found, min(max(angle, _CLOSE[1]), _CLOSE[0]))
     return found, value
 
 
 def _polish(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
     """Descent to a fraction of the tolerance, the corner closed further."""
-    last = _LAST[0] if task.limit.network.depth == 1 else _LAST[1]
-    sharp = replace(found, angle=last if task.model.kinked else 0.0)
+    sharp = replace(found, angle=_LAST if task.model.kinked else 0.0)
     return _settle(task, sharp, _FINE * tolerance, meter, _MORE_PATIENCE)
 
 
@@ -305,49 +315,116 @@ def _born(
 
 def _end(task: Problem, found: Atoms, begin: int, seed: int, tolerance: float, meter: Meter) -> End:
     """From condensed particles to rest."""
-    found, value = _sharpen(task, found, begin, tolerance, meter)
+    found, value = _sharpen(task, found, begin, meter)
+    if task.convex:
+        with scope("float64"):
+            return _corrected(task, found, seed, tolerance, meter)
     number = 0
     for number in range(_ROUNDS if task.shape.homogeneous else 0):
         results, wanted = _search(task, found, seed + number)
         excess = max(float(np.max(result.values)) - 1 for result in results)
-        if task.limit.network.depth == 1:
-            measure, allowed = certificate(task, found, results[0]).relative, 0.5 * tolerance
-        else:
-            measure, allowed = excess, _EXCESS
-        if meter.spent or measure <= allowed:
+        if meter.spent or excess <= _EXCESS:
             break
-        tried, lower = _sharpen(
-            task, _born(task, found, results, wanted, 0.3 * min(allowed, excess)), _AGAIN, tolerance, meter
-        )
+        tried, lower = _sharpen(task, _born(task, found, results, wanted, 0.3 * min(_EXCESS, excess)), _AGAIN, meter)
         gained = value - lower
-        if gained > 0 or task.limit.network.depth == 1:
+        if gained > 0:
             found, value = tried, lower
-        if gained < _GAIN * abs(value) and task.limit.network.depth > 1:
+        if gained < _GAIN * abs(value):
             break  # it dies again: the pull on it is that of a corner, which gives way
     found, value, relative = _polish(task, found, tolerance, meter)
-    if not task.shape.homogeneous:
-        return End(found, value, relative, 0.0, None, 0)
-    results, _ = _search(task, found, seed + number)
-    excess = max(float(np.max(result.values)) - 1 for result in results)
-    gap = certificate(task, found, results[0]) if task.limit.network.depth == 1 else None
-    return End(found, value, relative, excess, gap, number)
+    excess = 0.0
+    if task.shape.homogeneous:
+        excess = max(float(np.max(result.values)) - 1 for result in _search(task, found, seed + number)[0])
+    return End(found, value, relative, excess, None, number)
 
 
-def certificate(task: Problem, found: Atoms, pulls: unit_search.Found) -> flow_gap.Gap:
-    r"""One hidden layer: the duality gap; `pulls` are those on unit neurons, in units of their decay."""
-    limit, sharp = task.limit, replace(found, angle=0.0)
-    neurons = atomic.layers(task.shape, sharp)[0]
-    delta = errors(task, sharp)
+def _corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: Meter) -> End:
+    """One hidden layer, homogeneous: from condensed particles to the duality gap asked for, and beyond it while that is quick."""
+    limit, root = task.limit, task.shape.root
+    price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
+    scale = limit.richness / np.sqrt(limit.decays[1])  # V over Δ
+
+    def phi(fields: np.ndarray) -> np.ndarray:
+        return task.shape.curve(fields, np.zeros_like(fields))[0]
+
+    def find(pull: np.ndarray, starts: np.ndarray, far: bool) -> unit_search.Found:
+        factor = pull / scale
+        result = unit_search.search(limit.network.activation, root, factor, starts)
+        if far:
+            key = jax.random.key(seed + meter.used)
+            others = unit_search.default_starts(root, factor, _SEEDS, key)
+            more = unit_search.hardest(limit.network.activation, root, factor, np.concatenate([others, starts]), key)
+            result = unit_search.Found(*(np.concatenate(both) for both in zip(result, more, strict=True)))
+        return result._replace(values=np.asarray(result.values) / price)
+
+    def measure(features: np.ndarray, masses: np.ndarray, pull: np.ndarray, pulls: unit_search.Found) -> float:
+        rows = np.sqrt(masses)[:, None] * features
+        delta = pull / scale
+        s = (rows.T @ (rows @ delta) / limit.decays[1])[task.points.member]
+        norm = float(np.sum(np.sqrt(masses) * np.linalg.norm(rows @ delta, axis=1))) / limit.decays[1]
+        signal = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.asarray(s)))
+        largest = float(np.max(pulls.values)) * price
+        return flow_gap.measured(losses.get(limit.loss), task.y, s, signal, norm, price, largest).relative
+
+    def report(gap: float, count: int) -> bool:
+        meter.used += count
+        meter.advance(f"duality gap {gap:.1e}", count)
+        return not meter.spent
+
+    best: End | None = None
+    number = 0
+    for number in range(1, _OUTER + 1):
+        law = corrective.solve(
+            root,
+            phi,
+            limit.decays[0],
+            task.shape.energy,
+            find,
+            measure,
+            _unit_neurons(found),
+            aim=_AIM * tolerance,
+            rounds=_CORRECTIONS,
+            report=report,
+        )
+        count = len(law.masses)
+        incoming = law.directions * np.sqrt(law.masses * count)[:, None]
+        found = Atoms((incoming,), (np.full(count, 1 / count),), 0.0)
+        value = relative = np.inf
+        for angle, goal, patience in _TIGHTEN:
+            found = atomic.merge(task.shape, found, _CLOSE[1])
+            angle = angle if task.model.kinked else 0.0
+            found, value, relative = _settle(task, replace(found, angle=angle), goal * tolerance, meter, patience)
+        sharp = replace(found, angle=0.0)
+        pulls = find(scale * summed(task, errors(task, sharp)), _unit_neurons(sharp)[0], True)
+        excess = float(np.max(pulls.values)) - 1
+        end = End(found, value, relative, excess, certificate(task, sharp, excess + 1), number)
+        if best is None or end.gap.relative <= best.gap.relative:
+            best = end
+        if best.gap.relative <= (_AIM if number <= _EXTRA else 1.0) * tolerance or meter.spent:
+            break
+    assert best is not None
+    return best._replace(rounds=number)
+
+
+def _unit_neurons(found: Atoms) -> tuple[np.ndarray, np.ndarray]:
+    """Directions and masses of the neurons of the first layer."""
+    lengths = np.linalg.norm(found.incoming[0], axis=1)
+    alive = lengths > 0
+    return found.incoming[0][alive] / lengths[alive][:, None], found.shares[0][alive] * lengths[alive] ** 2
+
+
+def certificate(task: Problem, found: Atoms, largest: float) -> flow_gap.Gap:
+    r"""One hidden layer: the duality gap; `largest` is the strongest pull on a unit neuron, in units of its decay."""
+    limit = task.limit
+    neurons = atomic.layers(task.shape, found)[0]
+    delta = errors(task, found)
     price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
     readouts = limit.richness / limit.decays[1] * neurons.features @ summed(task, delta)
-    lengths = np.linalg.norm(sharp.incoming[0], axis=1) * np.linalg.norm(readouts, axis=1)
-    member = task.points.member
-    s = (neurons.kernel @ summed(task, delta) / limit.decays[1])[member]
+    lengths = np.linalg.norm(found.incoming[0], axis=1) * np.linalg.norm(readouts, axis=1)
+    s = (neurons.kernel @ summed(task, delta) / limit.decays[1])[task.points.member]
     norm = float(np.sum(neurons.weights * lengths)) / limit.richness
     with scope("float64"):
-        best = int(np.argmax(pulls.values))
-        pull, direction = float(pulls.values[best]) * price, np.asarray(pulls.directions[best])
-        return flow_gap.measured(losses.get(limit.loss), task.y, s, delta, norm, price, pull, direction)
+        return flow_gap.measured(losses.get(limit.loss), task.y, s, delta, norm, price, largest * price)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,137 @@
+r"""Two layers, homogeneous activation: a convex problem over laws of unit neurons, by fully corrective conditional gradients.
+
+$$F(m)=\tfrac{\lambda_0}2\sum_im_i+E\Big(\sum_im_i\varphi(Au_i)\varphi(Au_i)^\top\Big),\qquad\frac{\partial F}{\partial m_i}=\tfrac{\lambda_0}2\left(1-p(u_i)^2\right),$$
+
+with $p(u)=\frac{\gamma_0}{\sqrt{\lambda_0\lambda_1}}|\Delta^\top\varphi(Au)|$, the pull on a unit neuron in units of what it costs. Masses $m\ge0$ of the neurons at hand are made optimal; then local maxima of $p$ near
+them, and others that a search finds, join them. At the optimum $p\le1$ everywhere and $p=1$ where there is mass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
+
+from adakern.limits.unit_search import Found
+from adakern.solvers.atoms import Energy
+
+_BLAS = ThreadpoolController()
+_SAME = 1e-7  # distance between unit neurons that are one
+_IDLE = 1e-3  # a neuron without mass whose pull is this far below 1 is let go
+_LIGHT = 1e-9  # share of the mass below which a neuron is left out in the end
+_MASTER = 600  # evaluations of the masses' descent
+_SHARE = 0.01  # of the mass, that newcomers begin with
+_ELSEWHERE = 8  # rounds between two searches far from the neurons at hand
+
+Find = Callable[
+    [np.ndarray, np.ndarray, bool], Found
+]  # V (P, C), starts, whether to look elsewhere too -> local maxima, values in units of the price
+Measure = Callable[[np.ndarray, np.ndarray, np.ndarray, Found], float]  # features, masses, V, maxima -> relative gap
+
+
+class Law(NamedTuple):
+    """Unit neurons with masses, their slopes at all points, the objective, the gap, and how many evaluations and rounds that took."""
+
+    directions: np.ndarray
+    masses: np.ndarray
+    slopes: np.ndarray
+    objective: float
+    gap: float
+    excess: float
+    evaluations: int
+    rounds: int
+
+
+def master(
+    features: np.ndarray, masses: np.ndarray, decay: float, energy: Energy
+) -> tuple[np.ndarray, float, np.ndarray, int]:
+    """The best masses of neurons with these features, (m, P); the objective, V there, and evaluations."""
+    scale = float(masses.sum()) or 1.0
+    count = 0
+
+    def function(share: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal count
+        count += 1
+        scaled = np.sqrt(scale * share)[:, None] * features
+        value, pull = energy(scaled.T @ scaled)
+        slopes = 0.5 * decay - 0.5 * np.sum((features @ pull) ** 2, axis=1)
+        return value + 0.5 * decay * scale * float(share.sum()), scale * slopes
+
+    start = masses / scale
+    size = abs(function(start)[0]) or 1.0
+
+    def scaled(share: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slopes = function(share)
+        return value / size, slopes / size
+
+    with _BLAS.limit(limits=1, user_api="blas"):
+        end = minimize(
+            scaled,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * len(start),
+            options={"maxcor": 60, "maxiter": _MASTER, "maxfun": _MASTER, "ftol": 1e-16, "gtol": 1e-12},
+        )
+    best = np.maximum(end.x, 0.0) * scale
+    rows = np.sqrt(best)[:, None] * features
+    value, pull = energy(rows.T @ rows)
+    return best, value + 0.5 * decay * float(best.sum()), pull, count
+
+
+def solve(
+    root: np.ndarray,
+    phi: Callable[[np.ndarray], np.ndarray],
+    decay: float,
+    energy: Energy,
+    find: Find,
+    measure: Measure,
+    start: tuple[np.ndarray, np.ndarray],
+    *,
+    aim: float,
+    rounds: int,
+    report: Callable[[float, int], bool],
+) -> Law:
+    """From unit neurons with masses to a gap of `aim`; `report` is told the gap and the evaluations of each round and says whether to go on.
+
+    Called inside `precision.scope("float64")`.
+    """
+    directions, masses = start
+    best: Law | None = None
+    total, far, number = 0, True, 0
+    for number in range(1, rounds + 1):
+        features = phi(directions @ root.T)
+        masses, value, pull, count = master(features, masses, decay, energy)
+        total += count
+        heavy = masses > _LIGHT * masses.sum()
+        found = find(pull, directions[heavy], far)
+        gap = measure(features, masses, pull, found)
+        excess = float(np.max(found.values)) - 1
+        slopes = np.asarray(found.slopes)[: np.count_nonzero(heavy)]
+        if far and (best is None or gap <= best.gap):
+            best = Law(directions[heavy], masses[heavy], slopes, value, gap, excess, total, number)
+        going = report(gap, count)
+        if (far and gap <= aim) or not going:
+            break
+        far = gap <= 2 * aim or number % _ELSEWHERE == 0 or number == rounds - 1
+        own = np.linalg.norm(features @ pull, axis=1) / np.sqrt(decay)
+        keep = heavy | (own > 1 - _IDLE)
+        directions, masses = _joined(
+            directions[keep], masses[keep], np.asarray(found.directions)[found.values > 1 + 1e-10]
+        )
+    assert best is not None
+    return best._replace(evaluations=total, rounds=number)
+
+
+def _joined(directions: np.ndarray, masses: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """With the new ones among these, each once."""
+    kept = directions
+    for u in new:
+        if np.min(np.linalg.norm(kept - u[None, :], axis=1), initial=np.inf) > _SAME:
+            kept = np.concatenate([kept, u[None, :]])
+    count = len(kept) - len(directions)
+    share = _SHARE * float(masses.sum()) / max(count, 1) if masses.sum() > 0 else 1.0
+    return kept, np.concatenate([masses, np.full(count, share)])
