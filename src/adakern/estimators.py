@@ -13,12 +13,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from adakern import checks, losses
-from adakern.limits import ANBK, NNGP, NNGPK, NTK, Limit
+from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK, Limit
 from adakern.networks import MLP
 from adakern.solution import Solution
+from adakern.solvers import linear
 from adakern.solving import solve
 
-LIMITS = ("anbk", "nngp", "nngpk", "ntk")
+LIMITS = ("anbk", "antk", "nngp", "nngpk", "ntk")
 
 
 class _AdaptiveKernel(BaseEstimator):
@@ -58,8 +59,10 @@ class _AdaptiveKernel(BaseEstimator):
         network = MLP(self.depth, self.activation)
         if self.limit == "anbk":
             return ANBK(network, richness=self.richness, beta=self.beta, decay=self.decay, loss=self._loss())
+        if self.limit == "antk":
+            return ANTK(network, richness=self.richness, decay=self.decay, loss=self._loss())
         if self._loss() != "squared":
-            raise ValueError(f"loss={self._loss()!r} needs limit='anbk', but it is {self.limit!r}")
+            raise ValueError(f"loss={self._loss()!r} needs limit='anbk' or 'antk', but it is {self.limit!r}")
         if self.limit == "ntk":
             return NTK(network, ridge=self.ridge, decay=self.decay)
         kind = NNGP if self.limit == "nngp" else NNGPK
@@ -71,7 +74,7 @@ class _AdaptiveKernel(BaseEstimator):
     def _solve(self, X: np.ndarray, targets: np.ndarray) -> Solution:
         limit = self._limit()
         options: dict[str, Any] = {}
-        if isinstance(limit, ANBK):
+        if isinstance(limit, ANBK) or (isinstance(limit, ANTK) and not linear.applies(limit)):
             options = {"particles": self.particles, "tolerance": self.tolerance, "steps": self.steps}
         seed = 0 if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
         solution = solve(limit, X, targets, seed=seed, precision=self.precision, throw=False, **options)
@@ -93,25 +96,25 @@ class AdaptiveKernelRegressor(RegressorMixin, _AdaptiveKernel):
 
     Parameters
     ----------
-    limit : {"anbk", "nngp", "nngpk", "ntk"}
-        Which limit of the network: the adaptive Bayesian kernel, or one of the lazy ones.
+    limit : {"anbk", "antk", "nngp", "nngpk", "ntk"}
+        Which limit of the network: the adaptive Bayesian kernel, the end of gradient flow with weight decay, or one of the lazy ones.
     depth : int
         Hidden layers.
     activation : str or callable
         "linear", "relu", "erf", "tanh", "gelu", "sine", or any jax-differentiable elementwise function.
     richness : float
-        $\gamma_0\ge0$, "anbk" only: 0 is lazy, larger learns more features.
+        $\gamma_0\ge0$, "anbk" and "antk" only: larger learns more features. 0 is lazy for "anbk"; with "antk" a small one lets the decay win, and all outputs are 0.
     beta : float
-        Inverse temperature, not used by "ntk".
+        Inverse temperature, not used by "ntk" and "antk".
     decay : float or sequence of depth + 1 floats
-        Prior precision of the weights.
+        Prior precision of the weights; "antk": their decay, positive.
     ridge : float
         "ntk" only: multiple of the identity added to the kernel.
     particles, tolerance, steps : optional
-        "anbk" only: as in `adakern.solve`.
+        "anbk" and "antk" only: as in `adakern.solve`.
     precision : {"float64", "float32"}
     random_state : int, RandomState instance or None
-        Seed of the sampling solver. None is a fixed seed: the same data give the same fit.
+        Seed of the solvers that draw neurons. None is a fixed seed: the same data give the same fit.
 
     Attributes
     ----------
@@ -154,7 +157,7 @@ class AdaptiveKernelClassifier(ClassifierMixin, _AdaptiveKernel):
     r"""Classification with the kernel of an infinitely wide network.
 
     With the squared loss (the default) it is regression on class indicators: two classes are coded as ∓1 in the order of `classes_`, $C>2$ classes as
-    indicators minus $1/C$. With `loss="logistic"` (two classes) or `loss="softmax"` (any number), for limit="anbk", the network maximises the likelihood of the
+    indicators minus $1/C$. With `loss="logistic"` (two classes) or `loss="softmax"` (any number), for limit="anbk" or "antk", the network maximises the likelihood of the
     labels, and `predict_proba` returns its probabilities. `predict` returns the class with the largest output.
 
     **What `predict_proba` means with the squared loss.** Least-squares regression on indicators estimates the conditional class probabilities $P(c\,|\,x)$; its outputs need not

@@ -194,6 +194,15 @@ class Solution:
                 result[rows] = (self._extension.own(new[rows]) - explained) / self.limit.decays[-1]
         return np.maximum(result, 0.0)
 
+    def neurons(self, X: Any) -> list[np.ndarray]:
+        """ANTK by descent: preactivations of the neurons at new inputs, (Q, n) for every hidden layer; `shares` says what each stands for."""
+        if not (self.draws and isinstance(self.limit, ANTK)):
+            raise ValueError("neurons exist for solutions of ANTK that were found by descent")
+        new = self._new(X)
+        with scope(self.precision):
+            assert isinstance(self._extension, RestExtension)
+            return self._extension.fields(new)
+
     def density(self, layer: int, point: int) -> tuple[np.ndarray, np.ndarray]:
         r"""Draws of the preactivation $h^\ell_\mu$ of training point `point` at hidden layer `layer` (1..L), and their weights.
 

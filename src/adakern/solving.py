@@ -70,7 +70,8 @@ def solve(
         steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000.
         memory: ANBK: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in chunks of particles.
         init: ANBK: a warm start: a `Solution` of a neighbouring problem (another richness, beta, decay, loss or data set; the same depth), or kernels
-            over the training points, as a list or as what has them (a finite network's `Run`). It changes the way, not the answer.
+            over the training points, as a list or as what has them (a finite network's `Run`). It changes the way, not the answer. ANTK: a `Solution` of another ANTK of the same
+            depth, or the `Run` of a network trained on X, whose neurons take the place of the random ones: several layers may have several places to rest.
         checkpoint: ANBK: a file to write every half minute and to go on from if it exists. It is removed when the answer has converged;
             otherwise a call with more `steps` goes on from it.
         progress: show a progress bar on standard error.
@@ -174,7 +175,7 @@ class _Work:
         idle = [] if isinstance(limit, ANBK) else given
         descends = isinstance(limit, ANTK) and not linear.applies(limit)
         if descends:
-            idle = [name for name in given if name not in ("particles", "tolerance", "steps", "memory")]
+            idle = [name for name in given if name not in ("particles", "tolerance", "steps", "memory", "init")]
         if isinstance(limit, VGA):
             idle = [name for name in given if name not in ("tolerance", "steps")]
         if idle:
@@ -196,7 +197,11 @@ class _Work:
         self.tolerance = checks.positive("tolerance", chosen["tolerance"])
         self.steps = checks.integer("steps", chosen["steps"], least=1)
         self.budget = budget(options["memory"])
-        self.init = _warm(limit, X, options["init"])
+        self.fields: list[np.ndarray] = []
+        if descends:
+            self.init, self.fields = Start(), _fields(limit, X, options["init"], dtype)
+        else:
+            self.init = _warm(limit, X, options["init"])
         identity: dict[str, Any] = {}
         if options["checkpoint"] is not None:
             if self.solver != "particles":
@@ -228,6 +233,7 @@ class _Work:
                 tolerance=self.tolerance,
                 steps=self.steps,
                 budget=self.budget,
+                init=self.fields,
                 progress=self.progress,
             )
         if isinstance(limit, ANTK):
@@ -317,6 +323,30 @@ def _chosen(limit: Limit, solver: str | None) -> str:
         name = limit.network.activation.name
         raise ValueError(f"solver='linear' is for linear networks, but the activation is {name!r}; leave it out")
     return solver
+
+
+def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarray]:
+    """ANTK: preactivations of the neurons to start from, (n, P) a layer: those of a solution at these inputs, or of a finite network trained on them."""
+    if init is None:
+        return []
+    depth = limit.network.depth
+    theirs = init.limit.network if isinstance(init, Solution) else getattr(init, "network", None)
+    if theirs is None or (isinstance(init, Solution) and not (isinstance(init.limit, ANTK) and init.draws)):
+        raise TypeError("init must be a Solution of an ANTK by descent, or the Run of a finite network, for ANTK")
+    if theirs.depth != depth:
+        raise ValueError(f"init must have {depth} hidden layers like the limit's network, but it has {theirs.depth}")
+    if init.X.shape[1:] != X.shape[1:]:
+        raise ValueError(f"init must have inputs of shape {X.shape[1:]} like X, but they have {init.X.shape[1:]}")
+    if isinstance(init, Solution):
+        with _scope(dtype):
+            return [np.asarray(rows, np.float64).T for rows in init.neurons(X)]
+    if not np.array_equal(init.X, X):
+        raise ValueError("init must have been trained on X, but its inputs are others; only a Solution carries over")
+    layers = []
+    for layer in range(1, depth + 1):
+        values = [np.asarray(init.density(layer, point)[0], np.float64) for point in range(len(X))]
+        layers.append(np.stack(values, axis=1))
+    return layers
 
 
 def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adakern.finite import Run
     from adakern.solution import Solution
+    from adakern.trajectories import Trajectory
 
 
 def describe(solution: Solution, file: Path) -> dict[str, Any]:
@@ -51,6 +52,28 @@ def describe_run(run: Run, file: Path) -> dict[str, Any]:
         "status": run.status,
         "settings": settings,
         "stats": dict(run.stats),
+    }
+
+
+def describe_trajectory(trajectory: Trajectory, file: Path) -> dict[str, Any]:
+    """What is in a trajectory, apart from its arrays."""
+    reached, test = len(trajectory.times) > 0, trajectory.test_loss
+    return {
+        "file": str(file),
+        "kind": "dynamics",
+        "limit": trajectory.limit.kind,
+        "numbers": trajectory.limit.config(),
+        "network": trajectory.limit.network.config(),
+        "points": len(trajectory.X),
+        "features": int(trajectory.X[0].size),
+        "outputs": 1 if trajectory.y.ndim == 1 else trajectory.y.shape[1],
+        "times": len(trajectory.times),
+        "last_time": float(trajectory.times[-1]) if reached else None,
+        "last_loss": float(trajectory.train_loss[-1]) if reached else None,
+        "last_test_loss": float(test[-1]) if reached and test is not None else None,
+        "converged": trajectory.converged,
+        "status": trajectory.status,
+        "stats": dict(trajectory.stats),
     }
 
 

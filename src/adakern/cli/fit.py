@@ -37,7 +37,7 @@ class Precision(StrEnum):
 
 _MEANINGFUL = {
     LimitName.anbk: ("richness", "beta", "loss"),
-    LimitName.antk: ("richness",),
+    LimitName.antk: ("richness", "loss"),
     LimitName.nngp: ("beta",),
     LimitName.nngpk: ("beta",),
     LimitName.ntk: ("ridge",),
@@ -56,10 +56,12 @@ def run(
     activation: Annotated[str, typer.Option(help="linear, relu, erf, tanh, gelu or sine.")] = "relu",
     richness: Annotated[float | None, typer.Option(help="anbk, antk, vga: 0 is lazy; default 1.")] = None,
     beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk and antk; default 50.")] = None,
-    decay: Annotated[str, typer.Option(help="Prior precision: a number, or depth + 1 of them, as 1,1,2.")] = "1",
+    decay: Annotated[
+        str, typer.Option(help="Prior precision, or weight decay: a number, or depth + 1 of them, as 1,1,2.")
+    ] = "1",
     ridge: Annotated[float | None, typer.Option(help="ntk: added to the kernel's diagonal; default 0.")] = None,
     loss: Annotated[
-        str | None, typer.Option(help="anbk, vga: squared, logistic (targets -1/+1) or softmax; default squared.")
+        str | None, typer.Option(help="anbk, antk, vga: squared, logistic (targets -1/+1) or softmax; default squared.")
     ] = None,
     solver: Annotated[
         str | None,
@@ -68,12 +70,21 @@ def run(
         ),
     ] = None,
     particles: Annotated[
-        int | None, typer.Option(help="anbk: neurons per layer; default 2048, or 8 per point if that is more.")
+        int | None,
+        typer.Option(
+            help="Neurons per layer. anbk: default 2048, or 8 per point if that is more; antk: to start from, in two halves, default 2048."
+        ),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="anbk: relative error of kernels and outputs; default 0.02.")
+        float | None,
+        typer.Option(
+            help="anbk: relative error of kernels and outputs, default 0.02; antk: duality gap, or relative violation of stationarity, default 1e-4; vga: the latter, 1e-8."
+        ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="anbk: most gradient evaluations; default 20000.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Most gradient evaluations, anbk: default 20000, antk: 40000; vga: most Newton steps."),
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="anbk: a file to write on the way, and to go on from if it exists.")
     ] = None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adakern._version import __version__
-from adakern.cli.describe import describe, describe_run, labelled
+from adakern.cli.describe import describe, describe_run, describe_trajectory, labelled
 from adakern.cli.output import print_json, print_pairs
 
 EXAMPLE = "adakern info run.safetensors"
@@ -17,32 +17,40 @@ EXAMPLE = "adakern info run.safetensors"
 
 def run(
     solution: Annotated[
-        Path | None, typer.Argument(help="A file that 'adakern fit', Solution.save or Run.save wrote.")
+        Path | None,
+        typer.Argument(help="A file that 'adakern fit', or the save of a Solution, Run or Trajectory wrote."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a file of a solution or of finite-width networks holds; without one, what is installed and what it can do."""
+    """Show what a file of a solution, a trajectory or finite-width networks holds; without one, what is installed and what it can do."""
     if solution is None:
         facts = installed()
         pairs, title = facts, f"adakern {__version__}"
     else:
         from adakern.loading import load
         from adakern.solution import Solution
+        from adakern.trajectories import Trajectory
 
         held = load(solution)
         if isinstance(held, Solution):
             facts = describe(held, solution)
             pairs, title = {**labelled(facts), "version": facts["version"], **facts["stats"]}, "Solution"
+        elif isinstance(held, Trajectory):
+            facts = describe_trajectory(held, solution)
+            pairs, title = flat({**facts, **facts["numbers"], **facts["stats"]}), "Training over time"
         else:
             facts = describe_run(held, solution)
-            pairs, title = {**facts, **facts["settings"], **facts["stats"]}, "Networks of finite width"
-            pairs = {
-                name: value for name, value in pairs.items() if name not in ("settings", "stats") and value is not None
-            }
+            pairs, title = flat({**facts, **facts["settings"], **facts["stats"]}), "Networks of finite width"
     if as_json:
         print_json(facts)
     else:
         print_pairs(pairs, title)
+
+
+def flat(facts: dict[str, Any]) -> dict[str, Any]:
+    """For reading: without the groups that were taken apart, and what is absent."""
+    groups = ("settings", "numbers", "stats")
+    return {name: value for name, value in facts.items() if name not in groups and value is not None}
 
 
 def installed() -> dict[str, Any]:

@@ -37,11 +37,17 @@ PARTICLES = 2048  # of both starts together
 _ANGLES = (0.1, 0.03, 0.01, 3e-3, 1e-3)
 _LAST = 3e-4  # when no neuron is missing any more
 _PATIENCE, _MORE_PATIENCE = 400, 3000  # evaluations of one angle, and of the last
-_AGAIN = 2  # index of the angle from which descent begins again after births
+_AGAIN = (
+    4  # index of the angle from which descent begins again after births: what is born may stand close to what is there
+)
 _LOOSE = 1e-2  # relative gradient at which white particles have sorted themselves
 _STAGE = 1e-3  # and at which an angle is done with
 _FINE = 0.5  # of the tolerance, at the last angle
-_CLOSE = (0.1, 1e-3)  # distance within which unit neurons are one: as wide as the corner, between these
+_CLOSE = (
+    0.01,
+    1e-3,
+    0.1,
+)  # distance within which unit neurons are one: at most, at least, and over the angle of the corner
 _ROUNDS = 30  # of births
 _AIM = 0.01  # of the tolerance, for the duality gap: outputs differ by the root of it
 _EXTRA = 3  # turns taken for that when the tolerance is met
@@ -194,7 +200,15 @@ def _condensed(task: Problem, positions: rest_model.Layers) -> Atoms:
         features.append(np.asarray(rest_model.features(task.model, epsilon, root, angle), np.float64))
         fields.append(np.asarray(jnp.matmul(epsilon, root.T, precision="highest"), np.float64))
     made = atomic.condense([np.asarray(p, np.float64) for p in positions], features, fields, _ANGLES[0])
-    return atomic.merge(task.shape, made, _CLOSE[0] / 3)
+    return atomic.merge(task.shape, made, _CLOSE[0])
+
+
+def _from_fields(task: Problem, fields: list[np.ndarray]) -> Atoms:
+    """Neurons given by their fields at all points, with the shortest weights that make them."""
+    own = [field[:, task.points.first] for field in fields]
+    features = [task.shape.curve(field, np.zeros_like(field))[0] for field in own]
+    first = own[0] @ np.linalg.pinv(task.shape.root).T
+    return atomic.merge(task.shape, atomic.condense([first, *own[1:]], features, own, 0.0), _CLOSE[1])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -228,7 +242,7 @@ def _sharpen(task: Problem, found: Atoms, begin: int, meter: Meter) -> tuple[Ato
     value = np.inf
     for angle in _ANGLES[begin:] if task.model.kinked else (0.0,):
         found, value, _ = _settle(task, replace(found, angle=angle), _STAGE, meter)
-        found = atomic.merge(task.shape, found, min(max(angle, _CLOSE[1]), _CLOSE[0]))
+        found = atomic.merge(task.shape, found, min(max(_CLOSE[2] * angle, _CLOSE[1]), _CLOSE[0]))
     return found, value
 
 
@@ -372,7 +386,7 @@ def _corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: 
         return not meter.spent
 
     best: End | None = None
-    number = 0
+    least, number = np.inf, 0
     for number in range(1, _OUTER + 1):
         law = corrective.solve(
             root,
@@ -397,10 +411,10 @@ def _corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: 
         sharp = replace(found, angle=0.0)
         pulls = find(scale * summed(task, errors(task, sharp)), _unit_neurons(sharp)[0], True)
         excess = float(np.max(pulls.values)) - 1
-        end = End(found, value, relative, excess, certificate(task, sharp, excess + 1), number)
-        if best is None or end.gap.relative <= best.gap.relative:
-            best = end
-        if best.gap.relative <= (_AIM if number <= _EXTRA else 1.0) * tolerance or meter.spent:
+        gap = certificate(task, sharp, excess + 1)
+        if best is None or gap.relative <= least:
+            best, least = End(found, value, relative, excess, gap, number), gap.relative
+        if least <= (_AIM if number <= _EXTRA else 1.0) * tolerance or meter.spent:
             break
     assert best is not None
     return best._replace(rounds=number)
@@ -442,6 +456,7 @@ def solve(
     tolerance: float,
     steps: int,
     budget: int,
+    init: list[np.ndarray],
     progress: Progress,
 ) -> Answer:
     """Solve the aNTK of an MLP; `y` has shape (points, outputs)."""
@@ -461,7 +476,9 @@ def solve(
             return _dead(
                 task, nothing, meter, "everything dies: richness is below the threshold of ak.collapse_threshold"
             )
-        ends = [_end(task, _white(task, seed, start, count, meter), 0, seed, tolerance, meter) for start in range(2)]
+        starts = [_from_fields(task, init)] if init else [_white(task, seed, start, count, meter) for start in range(2)]
+        begin = len(_ANGLES) - 1 if init else 0
+        ends = [_end(task, start, begin, seed, tolerance, meter) for start in starts]
         living = [end for end in ends if _alive(end, nothing)]
         if not living and limit.richness > 0:
             living = _revived(task, seed, count, tolerance, nothing, meter)
