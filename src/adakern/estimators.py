@@ -19,7 +19,7 @@ from adakern.solution import Solution
 from adakern.solvers import linear
 from adakern.solving import solve
 
-LIMITS = ("anbk", "antk", "nngp", "nngpk", "ntk")
+LIMITS = ("anbk", "nngp", "nngpk", "ntk", "antk")
 
 
 class _AdaptiveKernel(BaseEstimator):
@@ -96,8 +96,8 @@ class AdaptiveKernelRegressor(RegressorMixin, _AdaptiveKernel):
 
     Parameters
     ----------
-    limit : {"anbk", "antk", "nngp", "nngpk", "ntk"}
-        Which limit of the network: the adaptive Bayesian kernel, the end of gradient flow with weight decay, or one of the lazy ones.
+    limit : {"anbk", "nngp", "nngpk", "ntk", "antk"}
+        Which limit of the network: the adaptive Bayesian kernel, one of the lazy ones, or where gradient flow with weight decay ends.
     depth : int
         Hidden layers.
     activation : str or callable

@@ -174,7 +174,7 @@ def test_bad_numbers():
 
 @pytest.mark.parametrize(
     "options",
-    [{"solver": "particles"}, {"init": [np.eye(4)]}, {"checkpoint": "a"}],
+    [{"solver": "particles"}, {"checkpoint": "a"}],
     ids=lambda options: next(iter(options)),
 )
 def test_options_without_a_meaning(options):
@@ -197,6 +197,11 @@ def test_options_without_a_meaning(options):
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         ak.solve(LIMIT, X, Y, **options)
+
+
+def test_kernels_are_no_start():
+    with pytest.raises(TypeError, match="init must be a Solution of an ANTK"):
+        ak.solve(LIMIT, X, Y, init=[np.eye(4)])
 
 
 def test_bad_data():

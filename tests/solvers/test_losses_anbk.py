@@ -154,6 +154,7 @@ def test_logistic_at_small_richness_is_lazy(find):
     assert not any(dual.any() for dual in lazy.duals) and lazy.free_energy == 0.0
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_another_loss_is_a_warm_start(find, apart):
     assert apart(find(init=find(loss="logistic")), find(seed=100)) < 2
 

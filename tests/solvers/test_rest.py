@@ -60,11 +60,6 @@ def logistic():
     return solve(LOGISTIC)
 
 
-@pytest.fixture(scope="module")
-def deep():
-    return solve(DEEP, X[:4], Y[:4])
-
-
 def columns(values):
     return values if values.ndim == 2 else values[:, None]
 
@@ -113,6 +108,28 @@ def same(first, second):
         many = isinstance(a, tuple)
         for left, right in zip(a if many else (a,), b if many else (b,), strict=True):
             assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), field.name
+
+
+def reads_back(solution, folder):
+    solution.save(folder / "a.safetensors")
+    again = ak.load(folder / "a.safetensors")
+    same(solution, again)
+    assert len(again.slopes) == len(again.shares) == len(again.draws) == solution.limit.network.depth
+    np.testing.assert_array_equal(again.predict(NEW), solution.predict(NEW))
+
+
+def in_batches(solution):
+    """Predictions for nothing, and in batches that fit a small budget."""
+    assert solution.predict(np.empty((0, 4))).shape == (0,)
+    assert solution.cross_kernel(np.empty((0, 4))).shape == (0, len(solution.X))
+    many = np.random.default_rng(6).normal(size=(50, 4))
+    whole = solution.predict(many)
+    few = 3 * solution._extension.bytes_per_point()
+    np.testing.assert_allclose(solution.predict(many, memory=few), whole, atol=1e-12)
+    np.testing.assert_allclose(solution.cross_kernel(many, memory=few), solution.cross_kernel(many), atol=1e-12)
+    f, spread = solution.predict(many, return_std=True)
+    np.testing.assert_array_equal(f, whole)
+    assert not spread.any()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -213,9 +230,9 @@ def test_nothing_near_or_far_is_lower(relu):
     assert max(changes) > 1.01 * value
 
 
-def test_files_and_density(relu, tmp_path):
-    relu.save(tmp_path / "a.safetensors")
-    same(relu, ak.load(tmp_path / "a.safetensors"))
+def test_files_batches_density(relu, tmp_path):
+    reads_back(relu, tmp_path)
+    in_batches(relu)
     values, weights = relu.density(1, 3)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
     assert weights @ np.maximum(values, 0) ** 2 == pytest.approx(relu.kernels[0][3, 3], rel=1e-3)
@@ -374,7 +391,8 @@ def test_a_minimum_at_depth(tanh):
     assert least > -1e-5 and most > 1e-4
 
 
-def test_three_layers_of_relu(deep):
+def test_three_layers_of_relu(tmp_path):
+    deep = solve(DEEP, X[:4], Y[:4])
     assert deep.converged and deep.residual < 10 * TOLERANCE and deep.certificate is None
     kappa = sum(DEEP.decays)
     np.testing.assert_allclose(deep.kernel @ deep.errors / kappa, deep.fitted, atol=2e-3)
@@ -385,6 +403,8 @@ def test_three_layers_of_relu(deep):
     np.testing.assert_allclose(deep.kernel, total, atol=1e-10)
     np.testing.assert_allclose(deep.cross_kernel(NEW) @ deep.coefficients, deep.predict(NEW), atol=0.01)
     np.testing.assert_allclose(deep.predict(deep.X), deep.fitted, atol=2e-3)
+    reads_back(deep, tmp_path)
+    in_batches(deep)
     least, most = lowest(deep)
     assert least > -1e-4 and most > 1e-4
 
@@ -416,14 +436,8 @@ def test_float32(tanh):
 # The solution as an object
 
 
-@pytest.mark.parametrize("name", ["tanh", "deep"])
-def test_files(name, request, tmp_path):
-    solution = request.getfixturevalue(name)
-    solution.save(tmp_path / "a.safetensors")
-    again = ak.load(tmp_path / "a.safetensors")
-    same(solution, again)
-    assert len(again.slopes) == len(again.shares) == len(again.draws) == solution.limit.network.depth
-    np.testing.assert_array_equal(again.predict(NEW), solution.predict(NEW))
+def test_files(tanh, tmp_path):
+    reads_back(tanh, tmp_path)
 
 
 def test_densities(tanh):
@@ -435,19 +449,8 @@ def test_densities(tanh):
         tanh.density(3, 0)
 
 
-@pytest.mark.parametrize("name", ["tanh", "deep"])
-def test_predictions_in_batches(name, request):
-    solution = request.getfixturevalue(name)
-    assert solution.predict(np.empty((0, 4))).shape == (0,)
-    assert solution.cross_kernel(np.empty((0, 4))).shape == (0, len(solution.X))
-    many = np.random.default_rng(6).normal(size=(50, 4))
-    whole = solution.predict(many)
-    few = 3 * solution._extension.bytes_per_point()
-    np.testing.assert_allclose(solution.predict(many, memory=few), whole, atol=1e-12)
-    np.testing.assert_allclose(solution.cross_kernel(many, memory=few), solution.cross_kernel(many), atol=1e-12)
-    f, spread = solution.predict(many, return_std=True)
-    np.testing.assert_array_equal(f, whole)
-    assert not spread.any()
+def test_predictions_in_batches(tanh):
+    in_batches(tanh)
 
 
 def test_the_solver_in_chunks(tanh):

@@ -62,7 +62,7 @@ def audit(limit: ANTK, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[fl
     worst = float(np.max(flat)) if np.isfinite(flat).all() else float("inf")
     report: dict[str, Any] = {"audit": {"parts": parts, "doubt": worst if np.isfinite(worst) else None, "noise": {}}}
     if limit.network.depth == 1 and activation.degree == 1:
-        report |= _certificate(limit, X, y, points, layers[0], fields[0], rest.coefficients[0], delta, s)
+        report |= _certificate(limit, X, y, points, layers[0], fields[0], delta)
     return worst, report
 
 
@@ -87,36 +87,28 @@ def _certificate(
     points: inputs.Distinct,
     neurons: resting.Neurons,
     fields: np.ndarray,
-    coefficients: np.ndarray,
     delta: np.ndarray,
-    s: np.ndarray,
 ) -> dict[str, Any]:
     """The duality gap of the predictor that these neurons make, relative to its value."""
     if limit.richness == 0:
         return {"certificate": 0.0}
     price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
+    loss = losses.get(limit.loss)
     with precision.scope("float64"):
-        root, _ = inputs.root(limit.network, X[points.first], 1.0)
-        factor = points.add(delta)
+        root = np.asarray(inputs.root(limit.network, X[points.first], 1.0)[0])
+        # The shortest weights that make the fields, and the network that they make: whatever the answer says, this one exists.
+        weights = np.linalg.lstsq(root, fields.T, rcond=None)[0].T
+        features = np.asarray(limit.network.activation(jnp.asarray(weights @ root.T)))
+        over = points.add(delta)
+        readouts = limit.richness / limit.decays[1] * features @ over
+        lengths = np.linalg.norm(weights, axis=1)
+        norm = float(np.sum(neurons.weights * lengths * np.linalg.norm(readouts, axis=1))) / limit.richness
+        s = ((neurons.weights[:, None] * features).T @ readouts / limit.richness)[points.member]
         key = jax.random.key(_KEY)
-        starts = np.asarray(unit_search.default_starts(root, factor, _SEEDS, key))
-        # The neurons themselves: w = Aᵀb.
-        own = coefficients @ np.asarray(root)
-        lengths = np.linalg.norm(own, axis=1)
-        starts = np.concatenate([starts, own[lengths > 0] / lengths[lengths > 0][:, None]])
-        readouts = limit.richness / limit.decays[1] * neurons.features @ factor
-        # |w|² = h·Φ⁰⁺h, the shortest weights that make the fields
-        squares = np.maximum(np.einsum("np,np->n", fields, coefficients), lengths**2)
-        norm = float(np.sum(neurons.weights * np.sqrt(squares) * np.linalg.norm(readouts, axis=1))) / limit.richness
+        signal = points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s))))
+        starts = np.asarray(unit_search.default_starts(root, signal, _SEEDS, key))
+        starts = np.concatenate([starts, weights[lengths > 0] / lengths[lengths > 0][:, None]])
         gap = flow_gap.gap(
-            losses.get(limit.loss),
-            limit.network.activation,
-            np.asarray(root)[points.member],
-            y,
-            s,
-            cost=norm,
-            price=price,
-            starts=starts,
-            key=key,
+            loss, limit.network.activation, root[points.member], y, s, cost=norm, price=price, starts=starts, key=key
         )
-    return {"certificate": max(gap.relative, 0.0), "value": gap.primal, "largest_pull": gap.largest}
+    return {"certificate": gap.relative, "value": gap.primal, "largest_pull": gap.largest}

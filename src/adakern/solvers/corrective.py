@@ -22,6 +22,7 @@ _BLAS = ThreadpoolController()
 _SAME = 1e-7  # distance between unit neurons that are one
 _IDLE = 1e-3  # a neuron without mass whose pull is this far below 1 is let go
 _LIGHT = 1e-9  # share of the mass below which a neuron is left out in the end
+_NEWTONS, _HALVINGS, _EXACT, _SOFTEST, _STIFFEST = 60, 6, 1e-11, 1e-10, 1e-1
 _MASTER = 600  # evaluations of the masses' descent
 _SHARE = 0.01  # of the mass, that newcomers begin with
 _ELSEWHERE = 8  # rounds between two searches far from the neurons at hand
@@ -30,6 +31,10 @@ Find = Callable[
     [np.ndarray, np.ndarray, bool], Found
 ]  # V (P, C), starts, whether to look elsewhere too -> local maxima, values in units of the price
 Measure = Callable[[np.ndarray, np.ndarray, np.ndarray, Found], float]  # features, masses, V, maxima -> relative gap
+
+
+Curvature = Callable[[np.ndarray], np.ndarray]  # Φ -> R with dV = -R dΦ V
+Values = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]  # masses -> F, its slopes, V
 
 
 class Law(NamedTuple):
@@ -46,40 +51,79 @@ class Law(NamedTuple):
 
 
 def master(
-    features: np.ndarray, masses: np.ndarray, decay: float, energy: Energy
+    features: np.ndarray, masses: np.ndarray, decay: float, energy: Energy, curvature: Curvature | None
 ) -> tuple[np.ndarray, float, np.ndarray, int]:
     """The best masses of neurons with these features, (m, P); the objective, V there, and evaluations."""
-    scale = float(masses.sum()) or 1.0
     count = 0
 
-    def function(share: np.ndarray) -> tuple[float, np.ndarray]:
+    def function(m: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         nonlocal count
         count += 1
-        scaled = np.sqrt(scale * share)[:, None] * features
-        value, pull = energy(scaled.T @ scaled)
+        rows = np.sqrt(m)[:, None] * features
+        value, pull = energy(rows.T @ rows)
         slopes = 0.5 * decay - 0.5 * np.sum((features @ pull) ** 2, axis=1)
-        return value + 0.5 * decay * scale * float(share.sum()), scale * slopes
-
-    start = masses / scale
-    size = abs(function(start)[0]) or 1.0
-
-    def scaled(share: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slopes = function(share)
-        return value / size, slopes / size
+        return value + 0.5 * decay * float(m.sum()), slopes, pull
 
     with _BLAS.limit(limits=1, user_api="blas"):
-        end = minimize(
-            scaled,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0.0, None)] * len(start),
-            options={"maxcor": 60, "maxiter": _MASTER, "maxfun": _MASTER, "ftol": 1e-16, "gtol": 1e-12},
-        )
-    best = np.maximum(end.x, 0.0) * scale
-    rows = np.sqrt(best)[:, None] * features
-    value, pull = energy(rows.T @ rows)
-    return best, value + 0.5 * decay * float(best.sum()), pull, count
+        if curvature is None:
+            best = _quasi_newton(function, masses)
+        else:
+            best = _newton(function, curvature, features, masses, decay)
+        value, _, pull = function(best)
+    return best, value, pull, count
+
+
+def _newton(
+    function: Values, curvature: Curvature, features: np.ndarray, masses: np.ndarray, decay: float
+) -> np.ndarray:
+    """Newton's method on the masses that are free, projected onto m ≥ 0 (Bertsekas 1982)."""
+    m, ridge = masses, _SOFTEST
+    value, slopes, pull = function(m)
+    for _ in range(_NEWTONS):
+        wrong = np.abs(m - np.maximum(m - slopes * (float(m.sum()) or 1.0) / decay, 0.0))
+        if np.max(wrong, initial=0.0) <= _EXACT * (float(m.sum()) or 1.0):
+            break
+        edge = min(1e-3 * (float(m.sum()) or 1.0), float(np.max(wrong)))
+        free = np.flatnonzero((m > edge) | (slopes <= 0))
+        rows = np.sqrt(m)[:, None] * features
+        own = features[free]
+        hessian = (own @ curvature(rows.T @ rows) @ own.T) * ((own @ pull) @ (own @ pull).T)
+        hessian += ridge * np.trace(hessian) / max(len(free), 1) * np.eye(len(free))
+        step = -slopes * (float(m.sum()) or 1.0) / decay
+        step[free] = -np.linalg.solve(hessian, slopes[free])
+        for halving in range(_HALVINGS):
+            there = np.maximum(m + 0.5**halving * step, 0.0)
+            new = function(there)
+            if new[0] <= value + 1e-4 * float(slopes @ (there - m)):
+                break
+        else:
+            if ridge > _STIFFEST:
+                break
+            ridge *= 100
+            continue
+        m, (value, slopes, pull), ridge = there, new, max(ridge / 10, _SOFTEST)
+    return m
+
+
+def _quasi_newton(function: Values, masses: np.ndarray) -> np.ndarray:
+    """Losses whose curvature is not the same everywhere: L-BFGS-B."""
+    scale = float(masses.sum()) or 1.0
+    size = abs(function(masses)[0]) or 1.0
+
+    def scaled(share: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slopes, _ = function(scale * share)
+        return value / size, scale * slopes / size
+
+    end = minimize(
+        scaled,
+        masses / scale,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0.0, None)] * len(masses),
+        options={"maxcor": 60, "maxiter": _MASTER, "maxfun": _MASTER, "ftol": 1e-16, "gtol": 1e-12},
+    )
+    best: np.ndarray = np.maximum(end.x, 0.0) * scale
+    return best
 
 
 def solve(
@@ -87,6 +131,7 @@ def solve(
     phi: Callable[[np.ndarray], np.ndarray],
     decay: float,
     energy: Energy,
+    curvature: Curvature | None,
     find: Find,
     measure: Measure,
     start: tuple[np.ndarray, np.ndarray],
@@ -104,7 +149,7 @@ def solve(
     total, far, number = 0, True, 0
     for number in range(1, rounds + 1):
         features = phi(directions @ root.T)
-        masses, value, pull, count = master(features, masses, decay, energy)
+        masses, value, pull, count = master(features, masses, decay, energy, curvature)
         total += count
         heavy = masses > _LIGHT * masses.sum()
         found = find(pull, directions[heavy], far)

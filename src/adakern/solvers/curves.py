@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from adakern.activations import Activation
+from adakern.precision import scope
 from adakern.solvers.atoms import Curve, corner
 
 _LEAST = 1024  # numbers that are compiled for at least
@@ -25,10 +26,11 @@ def _smooth(activation: Activation, fields: np.ndarray, width: np.ndarray) -> tu
     length = max(_LEAST, 1 << (max(fields.size, 1) - 1).bit_length())
     flat = np.zeros(length, fields.dtype)
     flat[: fields.size] = fields.ravel()
-    values, slopes = _both(activation, jnp.asarray(flat))
+    with scope("float64"):
+        values, slopes = (np.asarray(part) for part in _both(activation, jnp.asarray(flat)))
     return (
-        np.asarray(values)[: fields.size].reshape(fields.shape),
-        np.asarray(slopes)[: fields.size].reshape(fields.shape),
+        values[: fields.size].reshape(fields.shape),
+        slopes[: fields.size].reshape(fields.shape),
         np.zeros_like(fields),
     )
 

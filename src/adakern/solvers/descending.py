@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
 _MEMORY = 100  # pairs of steps and gradients, if they fit into
-_BYTES = 2**30
+_BYTES = 2**26  # which all go through the processor at every step
 _BLAS = (
     ThreadpoolController()
 )  # threads that wait for each other at every vector operation cost ten times what they gain

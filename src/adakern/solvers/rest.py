@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from adakern import inputs, losses, memory
 from adakern.limits import flow_gap, readout, resting, unit_search
@@ -50,9 +51,9 @@ _CLOSE = (
 )  # distance within which unit neurons are one: at most, at least, and over the angle of the corner
 _ROUNDS = 30  # of births
 _AIM = 0.01  # of the tolerance, for the duality gap: outputs differ by the root of it
-_EXTRA = 3  # turns taken for that when the tolerance is met
-_OUTER = 12  # turns of conditional gradients and descent
-_CORRECTIONS = 10  # rounds of conditional gradients in a turn
+_EXTRA = 1  # turns taken for that when the tolerance is met
+_OUTER = 6  # turns of conditional gradients and descent
+_CORRECTIONS = 10  # rounds of conditional gradients in the first turn; twice as many in each one after it
 _TIGHTEN = (
     (1e-3, 10.0, 400),
     (1e-4, 3.0, 400),
@@ -150,6 +151,20 @@ def _energy(loss: losses.Loss, limit: ANTK, points: inputs.Distinct, y: np.ndarr
             return float(value), scale * belongs.T @ np.asarray(v)
 
     return energy
+
+
+def _curvature(limit: ANTK, points: inputs.Distinct) -> Callable[[np.ndarray], np.ndarray] | None:
+    r"""Squared loss: $R$ with $dV=-R\,d\Phi\,V$ over distinct points, $(\Phi^L+\lambda_L)^{-1}$ with equal points added up."""
+    if limit.loss != "squared":
+        return None
+    counts = np.bincount(points.member).astype(np.float64)
+
+    def curvature(kernel: np.ndarray) -> np.ndarray:
+        matrix = kernel + np.diag(limit.decays[-1] / counts)  # what adding up equal points leaves
+        inverse: np.ndarray = cho_solve(cho_factor(matrix, lower=True), np.eye(len(kernel)))
+        return inverse
+
+    return curvature
 
 
 def _read(loss: losses.Loss, kernel: Any, y: Any, richness: float, decay: float) -> Any:
@@ -381,8 +396,8 @@ def _corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: 
         return flow_gap.measured(losses.get(limit.loss), task.y, s, signal, norm, price, largest).relative
 
     def report(gap: float, count: int) -> bool:
-        meter.used += count
-        meter.advance(f"duality gap {gap:.1e}", count)
+        meter.used += 1
+        meter.advance(f"duality gap {gap:.1e}", 1)
         return not meter.spent
 
     best: End | None = None
@@ -393,11 +408,12 @@ def _corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: 
             phi,
             limit.decays[0],
             task.shape.energy,
+            _curvature(limit, task.points),
             find,
             measure,
             _unit_neurons(found),
             aim=_AIM * tolerance,
-            rounds=_CORRECTIONS,
+            rounds=_CORRECTIONS * 2 ** min(number - 1, 2),
             report=report,
         )
         count = len(law.masses)
@@ -474,7 +490,11 @@ def solve(
         meter = Meter(steps, advance)
         if _dies(task, seed):
             return _dead(
-                task, nothing, meter, "everything dies: richness is below the threshold of ak.collapse_threshold"
+                task,
+                tolerance,
+                nothing,
+                meter,
+                "everything dies: richness is below the threshold of ak.collapse_threshold",
             )
         starts = [_from_fields(task, init)] if init else [_white(task, seed, start, count, meter) for start in range(2)]
         begin = len(_ANGLES) - 1 if init else 0
@@ -485,6 +505,7 @@ def solve(
     if not living:
         return _dead(
             task,
+            tolerance,
             nothing,
             meter,
             "everything dies: no network was found whose value is below that of the zero predictor",
@@ -643,7 +664,7 @@ def _status(task: Problem, best: End, living: list[End], lost: int, tolerance: f
     return "; ".join([text, *remarks]), True
 
 
-def _dead(task: Problem, nothing: float, meter: Meter, status: str) -> Answer:
+def _dead(task: Problem, tolerance: float, nothing: float, meter: Meter, status: str) -> Answer:
     """The zero predictor."""
     limit, total = task.limit, len(task.y)
     distinct, depth = len(task.points.first), limit.network.depth
@@ -655,7 +676,7 @@ def _dead(task: Problem, nothing: float, meter: Meter, status: str) -> Answer:
     single = task.y.shape[1] == 1
     stats: dict[str, Any] = {
         "solver": "descent",
-        "tolerance": TOLERANCE,
+        "tolerance": tolerance,
         "objective": nothing,
         "zero_objective": nothing,
         "steps": meter.used,
