@@ -57,7 +57,7 @@ def solve(
     """Solve a limit on training data.
 
     Args:
-        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `VGA`, or (linear networks) `ANTK`, of an `MLP` (a `CNN` raises `NotImplementedError` so far).
+        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `ANTK` or `VGA`, of an `MLP` (a `CNN` raises `NotImplementedError` so far).
         X: inputs, (points, features).
         y: targets, (points,) or (points, outputs); ±1 for the logistic loss, one-hot rows for softmax.
         seed: of every random number; the same seed gives the same answer on the same machine.
@@ -65,9 +65,9 @@ def solve(
         solver: ANBK: by default what is exact where there is such a thing: "linear", the closed recursion, for linear networks; "dual", Newton's method on the
             two-layer dual over samples of the prior, for one hidden layer where a pilot says that samples carry the tilt; otherwise "particles". Also "minmax", the
             published algorithm (slow, and rarely converged: for comparison).
-        particles: ANBK: neurons per layer, by default 2048 or eight per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default. dual: samples, by default as many as the tolerance needs.
-        tolerance: ANBK: relative standard error of every kernel and of the outputs at which averaging stops, 0.02 by default. minmax: relative violation of the saddle equations, 0.01.
-        steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000.
+        particles: ANBK: neurons per layer, by default 2048 or eight per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default. dual: samples, by default as many as the tolerance needs. ANTK: neurons per layer of both starts together, 2048.
+        tolerance: ANBK: relative standard error of every kernel and of the outputs at which averaging stops, 0.02 by default. minmax: relative violation of the saddle equations, 0.01. ANTK: what the duality gap (one hidden layer, homogeneous activation) or the gradient may be relative to the value or the weights, 1e-4.
+        steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000. ANTK: gradient evaluations, 40000.
         memory: ANBK: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in chunks of particles.
         init: ANBK: a warm start: a `Solution` of a neighbouring problem (another richness, beta, decay, loss or data set; the same depth), or kernels
             over the training points, as a list or as what has them (a finite network's `Run`). It changes the way, not the answer. ANTK: a `Solution` of another ANTK of the same

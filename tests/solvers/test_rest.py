@@ -176,7 +176,8 @@ def test_the_certificate_is_no_less_than_the_truth(relu):
     _, incoming = shortest(relu)
     readouts = 2.0 / 0.3 * np.maximum(relu.draws[0], 0) @ relu.errors
     cost = float(np.sum(relu.shares[0] * np.linalg.norm(incoming[0], axis=1) * np.abs(readouts))) / 2.0
-    value = 0.5 * float(np.sum(relu.errors**2)) + 0.15 * cost
+    outputs = (relu.shares[0][:, None] * np.maximum(relu.draws[0], 0)).T @ readouts / 2.0
+    value = 0.5 * float(np.sum((Y - outputs) ** 2)) + 0.15 * cost
     assert relu.stats["value"] >= value * (1 - 1e-9)
     assert relu.stats["value"] == pytest.approx(value, rel=TOLERANCE)
     assert relu.certificate > -1e-9

@@ -61,7 +61,9 @@ def audit(limit: ANTK, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[fl
     flat = [v for value in parts.values() for v in (value if isinstance(value, list) else [value])]
     worst = float(np.max(flat)) if np.isfinite(flat).all() else float("inf")
     report: dict[str, Any] = {"audit": {"parts": parts, "doubt": worst if np.isfinite(worst) else None, "noise": {}}}
-    if limit.network.depth == 1 and activation.degree == 1:
+    if limit.network.depth == 1 and activation.degree == 1 and not np.isfinite(worst):
+        report["certificate"] = float("inf")
+    elif limit.network.depth == 1 and activation.degree == 1:
         report |= _certificate(limit, X, y, points, layers[0], fields[0], delta)
     return worst, report
 
