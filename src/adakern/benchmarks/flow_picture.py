@@ -43,7 +43,7 @@ def _problems(rows: Rows) -> dict[str, Rows]:
 
 def _short(problem: str) -> str:
     """A problem's name for a legend."""
-    return problem.replace("richness ", "γ₀ = ").replace("decay ", "λ = ").replace(", γ₀ = 1, ", ", ")
+    return problem.replace("richness ", "γ₀ = ").replace("decay ", "λ = ")
 
 
 def _transition(axes: Any, rows: Rows) -> None:
