@@ -393,7 +393,7 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
         return replace(
             answer, converged=False, status=f"{reason}; use precision='float64', a smaller tolerance or more decay"
         )
-    if answer.stats["solver"] == "descent":
+    if answer.stats.get("solver") == "descent":
         allowed = _DESCENT_TOLERANCE * float(answer.stats["tolerance"]) + _ROUNDING[dtype]
         if doubt <= allowed:
             return answer

@@ -116,6 +116,7 @@ def test_the_robust_range(find, problem):
         assert np.isfinite(array).all()
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_six_layers(find):
     solution = find(6, tolerance=0.1)
     assert solution.converged and len(solution.kernels) == 6
