@@ -46,7 +46,6 @@ class Atoms:
     incoming: tuple[np.ndarray, ...]  # W⁰..W^{L-1}, (n_ℓ, r) and (n_{ℓ+1}, n_ℓ)
     shares: tuple[np.ndarray, ...]  # w¹..w^L
     angle: float = 0.0
-    slopes: np.ndarray | None = None  # φ' of a single layer, where it is known better than from the corner
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -119,7 +118,7 @@ def _some(sizes: np.ndarray) -> np.ndarray:
 def layers(shape: Shape, atoms: Atoms) -> list[Neurons]:
     """The neurons as the limit's equations see them."""
     return [
-        Neurons(shares, layer.values, layer.slopes if atoms.slopes is None else atoms.slopes)
+        Neurons(shares, layer.values, layer.slopes)
         for shares, layer in zip(atoms.shares, _climb(shape, atoms), strict=True)
     ]
 

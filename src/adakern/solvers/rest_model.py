@@ -49,14 +49,6 @@ class Data(NamedTuple):
     decays: Array
 
 
-class Look(NamedTuple):
-    """What a state of the neurons amounts to."""
-
-    objective: Array
-    kernels: Layers  # Φ¹..Φ^L over distinct points
-    errors: Array  # Δ
-
-
 def features(model: Model, epsilon: Array, root: Array, angle: Array) -> Array:
     r"""$\varphi(A\varepsilon)$, (neurons, points), with the kink of ReLU rounded off over `angle`."""
     fields = jnp.matmul(epsilon, root.T, precision="highest")
@@ -66,15 +58,6 @@ def features(model: Model, epsilon: Array, root: Array, angle: Array) -> Array:
     on = jnp.abs(fields) < width / 2
     safe = jnp.where(on, width, 1.0)
     return jnp.where(on, safe * (fields / safe + 0.5) ** 2 / 2, jax.nn.relu(fields))
-
-
-def slopes(model: Model, epsilon: Array, root: Array, angle: Array) -> Array:
-    r"""$\varphi'(A\varepsilon)$, (neurons, points): at the kink of ReLU, where in the rounded corner a pair stands."""
-    fields = jnp.matmul(epsilon, root.T, precision="highest")
-    if not model.kinked:
-        return model.activation.derivative(fields)
-    width = angle * _lengths(epsilon)[:, None] * _lengths(root)[None, :]
-    return jnp.clip(jnp.where(width > 0, fields / jnp.where(width > 0, width, 1.0) + 0.5, fields > 0), 0.0, 1.0)
 
 
 def _lengths(rows: Array) -> Array:
@@ -131,27 +114,3 @@ def objective(model: Model, data: Data, positions: Layers, angle: Array) -> Arra
 def value_and_gradient(model: Model, data: Data, positions: Layers, angle: Array) -> tuple[Array, Layers]:
     """F and its gradient in the neurons."""
     return jax.value_and_grad(lambda at: objective(model, data, at, angle))(positions)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def look(model: Model, data: Data, positions: Layers, angle: Array) -> Look:
-    """What the neurons amount to."""
-    kernels, _ = climb(model, data, positions, angle)
-    value, errors = energy(model, data, kernels[-1])
-    return Look(cost(data, positions) + value, kernels, errors)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def pressures(model: Model, data: Data, positions: Layers, angle: Array) -> tuple[Layers, Layers]:
-    r"""$M^\ell=-2\,\partial F/\partial\Phi^\ell$ over distinct points, what a neuron's $\varphi^\top M^\ell\varphi$ is worth against its $\lambda_{\ell-1}|\varepsilon|^2$, and the roots below."""
-    depth = len(positions)
-    kernels, roots = climb(model, data, positions, angle)
-
-    def above(layer: int, kernel: Array) -> Array:
-        root = kernel
-        for index in range(layer + 1, depth):
-            root = _gram(model, positions[index], linalg.cholesky_root(root), angle)
-        return energy(model, data, root)[0]
-
-    gradients = [jax.grad(functools.partial(above, layer))(kernels[layer]) for layer in range(depth)]
-    return tuple(-(part + part.T) for part in gradients), roots
