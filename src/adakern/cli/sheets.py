@@ -1,17 +1,22 @@
-"""What the commands that check rows of known numbers share: running, keeping, printing, and the page."""
+"""What the commands that check rows of known numbers share: running, keeping, printing, and the page.
+
+A `Sheet` is a list of checks that all have the same columns. A `Book` has cases with tables of their own and settings that are run one at a time, here or on
+another machine, into one file of numbers.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from adakern.cli.output import check_target, print_json, replacing
+from adakern.cli.output import check_target, plain, print_json, replacing
 
 if TYPE_CHECKING:
     from adakern.benchmarks.truth import Row
@@ -46,13 +51,8 @@ def run(sheet: Sheet, asked: Request) -> None:
     from adakern.benchmarks import timing
 
     markdown, numbers, picture = asked.markdown, asked.numbers, asked.picture
-    for path in (markdown, numbers, picture):
-        if path is not None:
-            check_target(path)
+    _check(asked, sheet.checks)
     chosen = list(asked.only) if asked.only else list(sheet.checks)
-    for name in chosen:
-        if name not in sheet.checks:
-            raise ValueError(f"--only must be one of {', '.join(sheet.checks)}, but it is {name!r}")
     rows, seconds, hosts = _earlier(numbers, asked.quick)
     for name in chosen:
         if name in rows:
@@ -77,11 +77,9 @@ def run(sheet: Sheet, asked: Request) -> None:
         "machines": {name: hosts[name] for name in rows},
     }
     if picture is not None:
-        with replacing(picture) as temporary:
-            sheet.draw(rows).savefig(temporary, format=picture.suffix.lstrip(".") or "png", dpi=160)
+        _save(sheet.draw(rows), picture)
     if markdown is not None:
-        with replacing(markdown) as temporary:
-            temporary.write_text(_markdown(sheet, facts, picture, markdown), encoding="utf-8")
+        _write(_markdown(sheet, facts, picture, markdown), markdown)
     if asked.as_json:
         print_json(facts)
     else:
@@ -90,10 +88,28 @@ def run(sheet: Sheet, asked: Request) -> None:
         raise typer.Exit(1)
 
 
+def _check(asked: Request, known: Mapping[str, Any]) -> None:
+    """Refuse files that cannot be written and names that nothing has, before any work starts."""
+    for path in (asked.markdown, asked.numbers, asked.picture):
+        if path is not None:
+            check_target(path)
+    for name in asked.only or ():
+        if name not in known:
+            raise ValueError(f"--only must be one of {', '.join(known)}, but it is {name!r}")
+
+
+def _save(figure: Any, picture: Path) -> None:
+    with replacing(picture) as temporary:
+        figure.savefig(temporary, format=picture.suffix.lstrip(".") or "png", dpi=160)
+
+
+def _write(text: str, path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def _earlier(path: Path | None, quick: bool) -> tuple[dict[str, list[Row]], dict[str, float], dict[str, Any]]:
     """The checks that an earlier command left in a file of numbers."""
-    import json
-
     from adakern.benchmarks.truth import Row
 
     if path is None or not path.exists():
@@ -110,10 +126,6 @@ def _earlier(path: Path | None, quick: bool) -> tuple[dict[str, list[Row]], dict
 def _keep(
     path: Path | None, quick: bool, rows: dict[str, list[Row]], seconds: dict[str, float], hosts: dict[str, Any]
 ) -> None:
-    import json
-
-    from adakern.cli.output import plain
-
     if path is None:
         return
     held = {
@@ -122,8 +134,7 @@ def _keep(
         "machines": hosts,
         "rows": {k: [row.__dict__ for row in v] for k, v in rows.items()},
     }
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(plain(held), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _write(json.dumps(plain(held), indent=1, allow_nan=False) + "\n", path)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -179,8 +190,154 @@ def _machines(hosts: dict[str, Any]) -> str:
     """Where the numbers come from, each machine once."""
     by: dict[str, list[str]] = {}
     for name, host in hosts.items():
-        device = f"{host['device']}, " if host["backend"] != "cpu" else ""
-        text = f"{device}{host['cpu']}, {host['cores']} cores, {host['backend']} backend; adakern {host['adakern']}, "
-        by.setdefault(text + f"jax {host['jax']}, numpy {host['numpy']}, python {host['python']}", []).append(name)
+        by.setdefault(_host(host), []).append(name)
     several = len(by) > 1
     return " ".join(f"Machine{' of ' + ', '.join(names) if several else ''}: {text}." for text, names in by.items())
+
+
+def _host(host: dict[str, Any]) -> str:
+    device = f"{host['device']}, " if host["backend"] != "cpu" else ""
+    text = f"{device}{host['cpu']}, {host['cores']} cores, {host['backend']} backend; adakern {host['adakern']}, "
+    return text + f"jax {host['jax']}, numpy {host['numpy']}, python {host['python']}"
+
+
+class Case(Protocol):
+    """Settings that make one table: each measures rows, given the options."""
+
+    @property
+    def about(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, Callable[[Any], Iterator[Any]]]: ...
+
+
+@dataclass(frozen=True)
+class Book:
+    """A command's cases, the words of its page, and how a row becomes a line and all of them a picture."""
+
+    command: str
+    title: str
+    legend: str  # stands above the tables
+    small: str  # what the page says of quick runs
+    caption: str  # of the picture
+    cases: Mapping[str, Case]
+    header: Callable[[str], tuple[str, ...]]  # the columns of a case
+    cells: Callable[[str, dict[str, Any]], tuple[str, ...]]  # those of a row of a case
+    draw: Callable[[dict[str, list[dict[str, Any]]]], Any]  # from the rows of every case
+    left: tuple[str, ...]  # columns aligned to the left
+    wide: tuple[str, ...] = ()  # columns for the page alone
+
+
+def run_book(book: Book, asked: Request, options: Any, setting: str, draw: bool) -> None:
+    """Run the settings whose name contains `setting`, or none of them to draw, put them among those that a file of numbers holds, and show all."""
+    from adakern.benchmarks import timing
+
+    _check(asked, book.cases)
+    numbers = asked.numbers
+    if draw and (numbers is None or not numbers.exists()):
+        raise ValueError("--draw needs --numbers with a file of an earlier run")
+    parts = _parts(numbers, None if draw else asked.quick)
+    command = _command(book.command, options, asked.only or [], setting)
+    chosen = {} if draw else {name: book.cases[name].settings for name in asked.only or book.cases}
+    chosen = {name: {k: f for k, f in settings.items() if setting in k} for name, settings in chosen.items()}
+    if not draw and not any(chosen.values()):
+        raise ValueError(f"no setting of {', '.join(chosen)} contains {setting!r}")
+    for name, settings in chosen.items():
+        for key, measure in settings.items():
+            if sys.stderr.isatty():
+                typer.echo(f"{name}: {key} ...", err=True)
+            started = time.perf_counter()
+            part = {"case": name, "setting": key, "quick": asked.quick, "command": command}
+            part |= {"rows": [row if isinstance(row, dict) else row.plain() for row in measure(options)]}
+            part |= {"seconds": time.perf_counter() - started, "machine": timing.machine()}
+            parts = _merged(parts, plain(part), book.cases)
+            if numbers is not None:
+                _write(json.dumps({"parts": parts}, indent=1, allow_nan=False) + "\n", numbers)
+    rows = [row for part in parts for row in part["rows"] if row["ok"] is not None]
+    facts = {"parts": parts, "passed": sum(row["ok"] for row in rows), "judged": len(rows)}
+    if asked.picture is not None:
+        found = {name: [row for part in held for row in part["rows"]] for name, held in _by_case(parts).items()}
+        _save(book.draw(found), asked.picture)
+    if asked.markdown is not None:
+        _write(_page(book, facts, asked.picture, asked.markdown), asked.markdown)
+    if asked.as_json:
+        print_json(facts)
+    else:
+        _print_book(book, facts)
+    if facts["passed"] < facts["judged"]:
+        raise typer.Exit(1)
+
+
+def _command(command: str, options: Any, only: list[str], setting: str) -> str:
+    """The command that gives these numbers, without the files."""
+    words = [command, *(["--quick"] if options.quick else [])]
+    words += [f"--only {name}" for name in only] + ([f'--setting "{setting}"'] if setting else [])
+    for name, default in type(options)().__dict__.items():
+        value = getattr(options, name)
+        if name != "quick" and value != default:
+            words.append(f"--{name} {value:g}")
+    return " ".join(words)
+
+
+def _parts(path: Path | None, quick: bool | None) -> list[dict[str, Any]]:
+    """What earlier commands left in a file of numbers."""
+    if path is None or not path.exists():
+        return []
+    parts: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["parts"]
+    if quick is not None and any(part["quick"] != quick for part in parts):
+        raise ValueError(f"--numbers {path} holds {'full-size' if quick else 'quick'} cases; give another file")
+    return parts
+
+
+def _merged(parts: list[dict[str, Any]], fresh: dict[str, Any], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
+    """The parts with a fresh one in its place, in the order of the cases."""
+    places = [(name, key) for name, case in cases.items() for key in case.settings]
+    held = {(part["case"], part["setting"]): part for part in [*parts, fresh]}
+    return [held[place] for place in places if place in held]
+
+
+def _by_case(parts: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        found.setdefault(part["case"], []).append(part)
+    return found
+
+
+def _print_book(book: Book, facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for name, parts in _by_case(facts["parts"]).items():
+        header = book.header(name)
+        seconds = sum(part["seconds"] for part in parts)
+        table = Table(title=f"{name}, {seconds:.0f} s", title_justify="left")
+        kept = [i for i, column in enumerate(header) if column not in book.wide]
+        for column in (header[i] for i in kept):
+            table.add_column(column, justify="left" if column in book.left else "right")
+        for row in (row for part in parts for row in part["rows"]):
+            cells = book.cells(name, row)
+            table.add_row(*(Text(cells[i]) for i in kept))  # brackets are no markup
+        console.print(table)
+    console.print(f"{facts['passed']} of {facts['judged']} judged rows hold")
+
+
+def _page(book: Book, facts: dict[str, Any], picture: Path | None, target: Path) -> str:
+    """The Markdown page of stored numbers."""
+    lines = [f"# {book.title}", ""]
+    lines += [f"`{command}`\n" for command in dict.fromkeys(part["command"] for part in facts["parts"])]
+    lines += [f"{book.legend} **{facts['passed']} of {facts['judged']} judged rows hold.**", ""]
+    if any(part["quick"] for part in facts["parts"]):
+        lines += [book.small, ""]
+    if picture is not None and picture.parent == target.parent:
+        lines += [f"![{book.caption}]({picture.name})", ""]
+    for name, parts in _by_case(facts["parts"]).items():
+        header, seconds = book.header(name), sum(part["seconds"] for part in parts)
+        lines += [f"## {name}", "", f"{book.cases[name].about} {seconds:.0f} s in all.", ""]
+        lines += ["| " + " | ".join(header) + " |"]
+        lines += ["| " + " | ".join("---" if column in book.left else "---:" for column in header) + " |"]
+        for row in (row for part in parts for row in part["rows"]):
+            lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in book.cells(name, row)) + " |"]
+        machines = dict.fromkeys(f"Machine: {_host(part['machine'])}." for part in parts)
+        lines += ["", " ".join(machines), ""]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,131 @@
+"""What a solve of the aNTK is about: its data, its readout, and a meter of the work done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adakern import inputs, losses
+from adakern.limits import flow_gap, readout
+from adakern.limits.antk import ANTK
+from adakern.precision import scope
+from adakern.solvers import atoms as atomic
+from adakern.solvers import curves, rest_model
+from adakern.solvers.atoms import Atoms, Shape
+
+
+class Problem(NamedTuple):
+    """The data of a problem, over distinct points where not said otherwise."""
+
+    limit: ANTK
+    shape: Shape
+    white: rest_model.Data
+    model: rest_model.Model
+    points: inputs.Distinct
+    y: np.ndarray  # of all points
+
+    @property
+    def convex(self) -> bool:
+        """One hidden layer of a homogeneous activation: convex over laws of unit neurons."""
+        return self.limit.network.depth == 1 and self.shape.homogeneous
+
+
+@dataclass
+class Meter:
+    """Evaluations used, and who is told about them."""
+
+    most: int
+    advance: Callable[..., None]
+    used: int = 0
+
+    @property
+    def left(self) -> int:
+        return max(1, self.most - self.used)
+
+    @property
+    def spent(self) -> bool:
+        return self.used >= self.most
+
+    def report(self, value: float, relative: float) -> None:
+        self.advance(f"stationary to {relative:.1e}", 1)
+
+
+class End(NamedTuple):
+    """Where one start ended."""
+
+    atoms: Atoms
+    objective: float
+    relative: float
+    excess: float  # the strongest pull on an absent neuron over its decay, minus one
+    gap: flow_gap.Gap | None
+    rounds: int
+
+
+def problem(limit: ANTK, X: np.ndarray, y: np.ndarray, precision: str, chunks: int) -> Problem:
+    """Checked data as the descent takes them."""
+    points = inputs.distinct(X)
+    with scope("float64"):
+        root, _ = inputs.root(limit.network, X[points.first], 1.0)
+        fine = np.asarray(root, np.float64)
+    loss = losses.get(limit.loss)
+    white = rest_model.Data(
+        jnp.asarray(fine, precision),
+        jnp.asarray(points.member),
+        jnp.asarray(y, precision),
+        jnp.asarray(limit.richness, precision),
+        jnp.asarray(limit.decays, precision),
+    )
+    shape = Shape(
+        curves.of(limit.network.activation),
+        limit.network.activation.degree == 1,
+        fine,
+        limit.decays,
+        energy_of(loss, limit, points, y),
+    )
+    return Problem(limit, shape, white, rest_model.Model(limit.network.activation, loss, chunks), points, y)
+
+
+def energy_of(loss: losses.Loss, limit: ANTK, points: inputs.Distinct, y: np.ndarray) -> atomic.Energy:
+    """E of the last kernel over distinct points, in float64, and V with dE/dΦ = -½VVᵀ."""
+    member, belongs = points.member, np.eye(len(points.first))[points.member]
+    scale = limit.richness / np.sqrt(limit.decays[-1])
+
+    def energy(kernel: np.ndarray) -> tuple[float, np.ndarray]:
+        with scope("float64"):
+            whole = jnp.asarray(kernel[np.ix_(member, member)] if len(member) > len(kernel) else kernel)
+            value, v = read(loss, whole, jnp.asarray(y), limit.richness, limit.decays[-1])
+            return float(value), scale * belongs.T @ np.asarray(v)
+
+    return energy
+
+
+def read(loss: losses.Loss, kernel: Any, y: Any, richness: float, decay: float) -> Any:
+    return _compiled(loss, kernel, y, jnp.asarray(richness, kernel.dtype), jnp.asarray(decay, kernel.dtype))
+
+
+def _envelope(loss: losses.Loss, kernel: Any, y: Any, richness: Any, decay: Any) -> Any:
+    return readout.energy_and_readout(loss, kernel, y, richness, 1.0, decay)
+
+
+_compiled = jax.jit(_envelope, static_argnums=0)
+
+
+def errors(task: Problem, found: Atoms) -> np.ndarray:
+    """Δ at all points."""
+    top = np.sqrt(found.shares[-1])[:, None] * atomic.layers(task.shape, found)[-1].features
+    kernel = (top.T @ top)[np.ix_(task.points.member, task.points.member)]
+    with scope("float64"):
+        loss = losses.get(task.limit.loss)
+        return np.asarray(
+            read(loss, jnp.asarray(kernel), jnp.asarray(task.y), task.limit.richness, task.limit.decays[-1])[1]
+        )
+
+
+def summed(task: Problem, delta: np.ndarray) -> np.ndarray:
+    """Δ summed over equal points."""
+    return task.points.add(delta)
