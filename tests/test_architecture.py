@@ -15,7 +15,7 @@ ROOT = Path(adakern.__file__).parent
 ORDER = (
     ("errors", "_version", "floors"),
     ("checks",),
-    ("precision", "memory", "progress", "files", "averages"),
+    ("precision", "memory", "progress", "files", "averages", "chebyshev"),
     ("checkpoints",),
     ("quadrature",),
     ("activations.*",),

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from adakern.finite import Run
-from adakern.limits import ANBK
+from adakern.limits import ANBK, ANTK
 from adakern.solution import Solution
 
 LAZY, ADAPTIVE, NEUTRAL = "#0072B2", "#D55E00", "#5F6670"  # Okabe and Ito's blue and vermilion: told apart by every eye
@@ -179,7 +179,7 @@ def portrait(
         point = int(np.argmax(np.diag(second.kernels[0]) / np.diag(first.kernels[0])))
     density(laws, first, second, layer=1, point=point, network=network)
     laws.set_title("The neurons' response to one training image")
-    shown = tuple(key for key, solution in solutions.items() if isinstance(solution.limit, ANBK))
+    shown = tuple(key for key, solution in solutions.items() if isinstance(solution.limit, (ANBK, ANTK)))
     others = tuple(key for key in test_losses if key not in solutions)
     losses(bars, test_losses, variances=variances, adaptive=shown, others=others)
     bars.set_title("The loss on new images")

@@ -18,7 +18,9 @@ def test_demo_writes_a_picture_and_true_numbers(tmp_path, monkeypatch, adakern):
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     rows = {row["predictor"]: row for row in facts["predictors"]}
-    assert list(rows) == ["NNGP", "NNGPK", "NTK", "ANBK, richness 1", "ANBK, richness 3", "network, richness 3"]
+    adaptive = ["ANTK, richness 1", "ANBK, richness 1", "ANBK, richness 3"]
+    assert list(rows) == ["NNGP", "NNGPK", "NTK", *adaptive, "network, richness 3"]
+    assert abs(rows["ANTK, richness 1"]["certificate"]) <= 1e-4 and rows["ANTK, richness 1"]["accuracy"] > 0.5
     assert facts["network"]["width"] == 64 and 0.9 < facts["network"]["alignment"] <= 1
 
     X, y, X_test, y_test = ak.datasets.mnist(n_train=10, n_test=40)

@@ -62,6 +62,24 @@ def test_adaptive_limit_agrees_with_solve_and_writes_its_error(problem, adakern_
     assert (std > 0).all()
 
 
+def test_gradient_flow_with_the_logistic_loss(problem, adakern_json):
+    numbers = "--richness 3 --decay 0.3,0.2 --particles 64"
+    fitted = adakern_json(f"fit train.csv --limit antk --loss logistic {numbers} --out run.safetensors")
+    limit = ak.ANTK(ak.MLP(), richness=3.0, decay=(0.3, 0.2), loss="logistic")
+    assert fitted["limit"] == "ANTK" and fitted["converged"] is True
+    loaded = ak.load("run.safetensors")
+    assert loaded.limit == limit and abs(loaded.certificate) <= 1e-4
+    # At rest s = Φ¹Δ/λ1 with Δ = y/(1 + exp(y s)), and f is the difference of the two probabilities.
+    s = loaded.kernels[0] @ loaded.errors / 0.2
+    np.testing.assert_allclose(loaded.errors, problem.y / (1 + np.exp(problem.y * s)), atol=1e-9)
+    np.testing.assert_allclose(loaded.fitted, np.tanh(s / 2), atol=1e-9)
+    assert adakern_json("info run.safetensors") == fitted
+    predicted = adakern_json("predict run.safetensors test.csv --out p.csv")
+    f = read("p.csv")["f"]
+    np.testing.assert_allclose(f, loaded.predict(problem.X_new), rtol=1e-10)
+    assert (np.abs(f) < 1).all() and predicted["accuracy"] == np.mean((f > 0) == (problem.y_new > 0))
+
+
 def test_several_targets(problem, adakern_json):
     from .conftest import write_csv
 
@@ -133,3 +151,20 @@ def test_info_of_a_network_of_finite_width(tmp_path, monkeypatch, adakern):
     assert "Networks of finite width" in text and "reached t = 1" in text
     refused = adakern("predict n.safetensors x.csv --out p.csv")
     assert refused.exit_code == 2 and "holds 'adakern-run', not 'adakern-solution'" in refused.stderr
+
+
+def test_info_of_training_over_time(tmp_path, monkeypatch, adakern):
+    monkeypatch.chdir(tmp_path)
+    limit = ak.ANTK(ak.MLP(1, "tanh"), richness=2.0, decay=(0.5, 0.2))
+    X, y = np.eye(3), [1.0, -1.0, 0.5]
+    found = ak.dynamics(limit, X, y, [0.0, 1.0], X_test=-X[:1], y_test=[-1.0], neurons=16, replicas=2)
+    found.save("t.safetensors")
+    facts = json.loads(adakern("info t.safetensors --json").stdout)
+    assert (facts["kind"], facts["limit"]) == ("dynamics", "ANTK") and facts["numbers"]["richness"] == 2.0
+    assert (facts["points"], facts["features"], facts["outputs"], facts["times"]) == (3, 3, 1, 2)
+    assert facts["last_time"] == 1.0 and facts["last_loss"] == pytest.approx(found.train_loss[-1])
+    assert facts["last_test_loss"] == pytest.approx(found.test_loss[-1]) and facts["converged"] is True
+    text = adakern("info t.safetensors").stdout
+    assert "Training over time" in text and "last test loss" in text and "richness" in text
+    refused = adakern("predict t.safetensors x.csv --out p.csv")
+    assert refused.exit_code == 2 and "not 'adakern-solution'" in refused.stderr

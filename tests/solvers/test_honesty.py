@@ -1,5 +1,7 @@
 """What the particle solver must not claim: accuracy that it does not have, or an answer that the audit does not bear out."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,7 @@ def test_a_wrong_kernel_is_refused_however_stiff(stiff):
         assert "saddle equations hold to" in judged.status or "audit is too noisy" in judged.status
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_the_outputs_too_end_the_probes(points):
     """Outputs far smaller than what the kernel says of them: their share of the probes' noise counts as well."""
     X, y = points
@@ -66,7 +69,15 @@ def test_a_part_of_a_stretch_is_no_batch(find):
     assert all(stats["steps"] <= 143 + 5 for stats in counts)
 
 
-@pytest.mark.parametrize("particles", [100, 256])
+@pytest.mark.parametrize(
+    "particles",
+    [
+        100,
+        pytest.param(
+            256, marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+        ),
+    ],
+)
 def test_memory_does_not_change_the_number_of_particles(find, particles):
     solution = find(particles=particles, memory=2000, tolerance=0.5, throw=False)
     assert solution.stats["chunks"] > 1 and solution.stats["particles"] == -(-particles // 8) * 8

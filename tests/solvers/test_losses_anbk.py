@@ -1,5 +1,6 @@
 """The adaptive limit with other losses, several outputs and decays: exact cases first, then relations that must hold."""
 
+import functools
 import os
 
 import numpy as np
@@ -9,6 +10,9 @@ from scipy import integrate, optimize
 import adakern as ak
 
 LABELS = {"logistic": np.array([1.0]), "softmax": np.array([[1.0, 0.0, 0.0]]), "squared": np.array([[0.8, -0.6]])}
+
+LONG = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+LOSSES = ["logistic", "softmax", pytest.param("squared", marks=LONG)]
 
 
 def readout(loss, kernel, beta):
@@ -41,23 +45,20 @@ def one_point(loss, richness, beta):
 
 @pytest.fixture(scope="module")
 def solved():
-    """One point, Φ⁰ = 1, for each loss."""
-    return {
-        loss: ak.solve(
-            ak.ANBK(ak.MLP(1, "tanh"), richness=1.5, beta=10.0, loss=loss),
-            [[1.0, 1.0]],
-            y,
-            particles=512,
-            tolerance=0.01,
-        )
-        for loss, y in LABELS.items()
-    }
+    """One point, Φ⁰ = 1: the solution for a loss, each solved once."""
+
+    @functools.cache
+    def solution(loss):
+        limit = ak.ANBK(ak.MLP(1, "tanh"), richness=1.5, beta=10.0, loss=loss)
+        return ak.solve(limit, [[1.0, 1.0]], LABELS[loss], particles=512, tolerance=0.01)
+
+    return solution
 
 
-@pytest.mark.parametrize("loss", list(LABELS))
+@pytest.mark.parametrize("loss", LOSSES)
 def test_one_point_is_exact(loss, solved):
     kernel, v, density = one_point(loss, 1.5, 10.0)
-    solution = solved[loss]
+    solution = solved(loss)
     error = solution.kernel_errors[0][0, 0]
     assert error < 0.01 * kernel
     assert abs(solution.kernel[0, 0] - kernel) < 4 * error
@@ -81,9 +82,9 @@ def test_one_point_is_exact(loss, solved):
     assert abs(solution.free_energy - free) < 4 * solution.stats["free_energy_error"] + 1e-3
 
 
-@pytest.mark.parametrize("loss", list(LABELS))
+@pytest.mark.parametrize("loss", LOSSES)
 def test_the_parts_of_an_answer_fit_together(loss, solved):
-    solution = solved[loss]
+    solution = solved(loss)
     v = 10.0 * np.atleast_2d(solution.errors)
     np.testing.assert_allclose(solution.duals[-1], -(1.5**2) * v @ v.T, rtol=1e-6)
     s = solution.kernel @ solution.coefficients
@@ -124,7 +125,7 @@ def test_the_density_has_two_peaks_where_features_are_learnt():
     assert abs(values.mean()) < 4 * values.std() / np.sqrt(independent)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@LONG
 def test_softmax_of_two_classes_is_logistic(find, points, apart):
     """Class margins: s_0 - s_1 sees a kernel twice as large, so that softmax at λ_L = 2, γ0 = √2·g is logistic at λ_L = 1, γ0 = g."""
     X, y = points
@@ -145,7 +146,7 @@ def test_softmax_of_two_classes_is_logistic(find, points, apart):
     np.testing.assert_allclose(softmax.duals[-1], -0.5 * v @ v.T, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@LONG
 def test_logistic_at_small_richness_is_lazy(find):
     rich, lazy = find(loss="logistic", richness=0.02), find(loss="logistic", richness=0.0)
     assert lazy.draws == () and lazy.converged and lazy.residual < 1e-8
@@ -154,11 +155,12 @@ def test_logistic_at_small_richness_is_lazy(find):
     assert not any(dual.any() for dual in lazy.duals) and lazy.free_energy == 0.0
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@LONG
 def test_another_loss_is_a_warm_start(find, apart):
     assert apart(find(init=find(loss="logistic")), find(seed=100)) < 2
 
 
+@LONG
 def test_identical_outputs_add_up(find, points):
     """E of C equal columns is C times that of one: two columns at γ0 are one at √2 γ0, neuron by neuron."""
     one = find(richness=np.sqrt(2.0))
@@ -194,7 +196,7 @@ def linear_overlaps(decays, richness, beta):
     return [(below(c2)[0], 1 / first), (c2, 1 / (first * second))]
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@LONG
 def test_decays_of_a_deep_linear_network():
     rng = np.random.default_rng(0)
     X = 2 * np.linalg.qr(rng.normal(size=(4, 4)))[0]  # Φ⁰ = I

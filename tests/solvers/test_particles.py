@@ -28,7 +28,10 @@ def overlap(depth, richness, beta):
     return optimize.brentq(lambda c: (1 + richness**2 * c / (1 / beta + c) ** 2) ** depth - c, 1.0, 1e6)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    "depth",
+    [pytest.param(1, marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")), 2],
+)
 def test_deep_linear_overlaps(depth):
     X, y = whitened(4)
     last = overlap(depth, 2.0, 10.0)
@@ -41,6 +44,7 @@ def test_deep_linear_overlaps(depth):
         assert abs(measured.mean() - growth ** (layer + 1)) < 4 * error + 0.005 * growth ** (layer + 1)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_one_point_has_the_exact_law(one_point):
     X = np.array([[1.0, -0.5]])
     variance = float(X[0] @ X[0] / 2)

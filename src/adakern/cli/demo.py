@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLE = "adakern demo --out digits.png"
 
 _RICHNESS = (1.0, 3.0)
+_FLOW = "ANTK, richness 1"
 _NETWORK = f"network, richness {_RICHNESS[-1]:g}"
 _LAZY, _ADAPTIVE = "NNGPK", f"ANBK, richness {_RICHNESS[-1]:g}"  # the two that the picture compares closely
 
@@ -37,7 +38,7 @@ def run(
     import numpy as np
 
     from adakern.datasets import mnist
-    from adakern.limits import ANBK
+    from adakern.limits import ANBK, ANTK
     from adakern.metrics import alignment, mean_squared_error
     from adakern.solving import solve
 
@@ -50,7 +51,7 @@ def run(
     rows: list[dict[str, Any]] = []
     for name, limit in problems().items():
         begin = time.perf_counter()
-        options: dict[str, Any] = {"particles": particles} if isinstance(limit, ANBK) else {}
+        options: dict[str, Any] = {"particles": particles} if isinstance(limit, (ANBK, ANTK)) else {}
         solution = solve(limit, X, y, seed=seed, progress=show_progress(no_progress), throw=False, **options)
         if not solution.converged:
             warn(f"{name} did not converge: {solution.status}")
@@ -81,8 +82,8 @@ def run(
 
 
 def problems() -> dict[str, Limit]:
-    """What the demo solves: the lazy limits, then the adaptive one, richer and richer."""
-    from adakern.limits import ANBK, NNGP, NNGPK, NTK
+    """What the demo solves: the lazy limits, where gradient flow with weight decay ends, then the adaptive one, richer and richer."""
+    from adakern.limits import ANBK, ANTK, NNGP, NNGPK, NTK
     from adakern.networks import MLP
 
     network = MLP(depth=1, activation="relu")  # type: ignore[arg-type]  # a name
@@ -91,7 +92,8 @@ def problems() -> dict[str, Limit]:
         "NNGPK": NNGPK(network, beta=50.0),
         "NTK": NTK(network),
     }
-    return lazy | {f"ANBK, richness {value:g}": ANBK(network, richness=value, beta=50.0) for value in _RICHNESS}
+    flow: dict[str, Limit] = {_FLOW: ANTK(network, richness=1.0, decay=1.0)}
+    return lazy | flow | {f"ANBK, richness {value:g}": ANBK(network, richness=value, beta=50.0) for value in _RICHNESS}
 
 
 def _network(X: Any, y: Any, X_test: Any, width: int, seed: int, progress: bool) -> Run:
@@ -172,7 +174,8 @@ def _print(facts: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "The loss of NNGP is bias² + variance; the others have no variance. The gap is the certificate: how far above its bound the answer's free energy can be (nats), inf where a few neurons carry it.",
+        "The loss of NNGP is bias² + variance; the others have no variance. The gap is the certificate: how far above its bound the answer's free energy can be (nats), inf where a few neurons carry it; "
+        "of ANTK, where gradient flow with weight decay 1 ends, the duality gap as a part of the value.",
         soft_wrap=True,
     )
     network = facts["network"]

@@ -103,12 +103,12 @@ def _rough(task: Task, u: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, ..
 
 
 def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Array) -> Found:
-    """`search`, then again from random hops around the best that were found, until two rounds in a row find nothing better (one, where there are few maxima); the best first.
+    """`search`, then again from random hops around the best that were found, until two rounds in a row find nothing better (one, where there are few maxima); the best few, the best first.
 
     Where there are many maxima the best ones lie near each other, and hops find better ones than four times as many random starts.
     """
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
-    found, idle = _sorted(search(activation, root, factor, starts)), 0
+    found, idle = _sorted(search(activation, root, factor, starts, exact=False)), 0
     ends = bends(activation)
     if not len(found.values) or found.values[0] == 0.0 or ends[0] == ends[1]:
         return found
@@ -116,13 +116,14 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
         parents = _distinct(found)
         places = parents[np.arange(_HOPS) % min(len(parents), _PARENTS)]
         hops = rng.standard_normal(places.shape) * (_HOP / np.sqrt(places.shape[1]))
-        more = search(activation, root, factor, places + hops)
+        more = search(activation, root, factor, places + hops, exact=False)
         best = found.values[0]
         found = _sorted(Found(*(np.concatenate(both) for both in zip(found, more, strict=True))))
         idle = 0 if found.values[0] > (1 + _RISE) * best else idle + 1
         if idle == (1 if _FEW * len(parents) <= len(found.values) else 2):
             break
-    return found
+    # Only the best are settled to rounding, which takes longer than all the climbing.
+    return _sorted(search(activation, root, factor, _distinct(found)[:_PARENTS]))
 
 
 def _sorted(found: Found) -> Found:

@@ -27,6 +27,7 @@ from adakern.progress import Progress
 from adakern.solvers import atoms as atomic
 from adakern.solvers import rest_births, rest_convex
 from adakern.solvers.atoms import Atoms
+from adakern.solvers.rest_flow import followed
 from adakern.solvers.rest_settle import ANGLES, LOOSE, STAGE, settle, sharpen
 from adakern.solvers.rest_start import from_fields, white
 from adakern.solvers.rest_task import End, Meter, Problem, energy_of, errors, problem, summed
@@ -62,6 +63,7 @@ def solve(
     )
     chunks = _chunks(count, 12 * size * len(X), budget)
     task = problem(limit, X, np.asarray(y, np.float64), precision, chunks)
+    deep = limit.network.depth > 1 and task.model.kinked
     nothing = float(limit.richness**2 * np.sum(_values(limit, task.y, np.zeros_like(task.y))))
     with progress.task("aNTK", total=steps) as advance:
         meter = Meter(steps, advance)
@@ -73,8 +75,11 @@ def solve(
                 meter,
                 "everything dies: richness is below the threshold of ak.collapse_threshold",
             )
-        starts = [from_fields(task, init)] if init else [white(task, seed, start, count, meter) for start in range(2)]
-        begin = len(ANGLES) - 1 if init else 0
+        if init:
+            starts = [from_fields(task, init)]
+        else:
+            starts = [(followed if deep else white)(task, seed, start, count, meter) for start in range(2)]
+        begin = len(ANGLES) - 1 if init or deep else 0
         ends = [_end(task, start, begin, seed, tolerance, meter) for start in starts]
         living = [end for end in ends if _alive(end, nothing)]
         if not living and limit.richness > 0:

@@ -15,7 +15,7 @@ from adakern.limits import flow_gap, unit_search
 from adakern.limits.antk import ANTK
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective
+from adakern.solvers import corrective, rest_newton
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
 from adakern.solvers.rest_task import End, Meter, Problem, errors, summed
@@ -30,6 +30,16 @@ _TIGHTEN = (
     (1e-5, 0.5, 1500),
 )  # angle, relative gradient over the tolerance, evaluations
 _SEEDS = 256  # random starts of a search
+_LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
+_ROUNDS, _STEPS = 40, 80  # of Newton's method with new neurons, and steps in one
+_NEW = 40  # neurons that join in a round, at most
+_FIRST = 30  # unsearched ones that join in the first
+_OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
+_ENOUGH = 0.1  # of the tolerance, for the gap
+_ANGLE = 0.1  # of the gap, for that of a round
+_GAIN = 2e-3  # of the gap: a round's last step gains no more
+_APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
+_HOP, _HOPS = 0.5, 192  # length and number of hops from neurons at hand, from which others are searched for
 
 
 def _curvature(limit: ANTK, points: inputs.Distinct) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -134,3 +144,169 @@ def certificate(task: Problem, found: Atoms, largest: float) -> flow_gap.Gap:
     norm = float(np.sum(neurons.weights * lengths)) / limit.richness
     with scope("float64"):
         return flow_gap.measured(losses.get(limit.loss), task.y, s, delta, norm, price, largest * price)
+
+
+def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
+    """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
+    if len(task.points.first) * task.y.shape[1] > _LARGEST:
+        raise ValueError("too many outputs for Newton's method")
+    convex = _convex(task)
+    law = None if found is None else _law(task, found)
+    gap, angle, best = 1.0, _OPEN, (np.inf, law)
+    rng = np.random.default_rng([seed, 1])
+
+    def report(decrement: float) -> bool:
+        meter.used += 1
+        meter.advance(f"duality gap {gap:.1e}", 1)
+        return not meter.spent
+
+    number = 0
+    for number in range(1, _ROUNDS + 1):
+        pulls, starts = _pulls(task, convex, law, rng, jax.random.key(seed + number))
+        if law is not None:
+            gap = _gap(task, convex, law, float(np.max(pulls.values)))
+            if gap <= best[0]:
+                best = gap, law
+        if gap <= max(_ENOUGH * tolerance, min(tolerance, _CLOSED)) or meter.spent:
+            break
+        law = _renewed(convex, law, pulls, starts, gap, angle)
+        last = max(min(angle, _ANGLE * gap), _CLOSED)
+        begin = _OPEN if number == 1 else min(_OPEN, 4 * last)
+        law = rest_newton.descend(
+            convex, law, angles=(begin, last), goal=_GAIN * gap, steps=min(_STEPS, meter.left), report=report
+        ).law
+        angle = last
+    assert best[1] is not None
+    end = _ended(task, convex, best[1], seed, number)
+    assert end.gap is not None
+    if end.gap.relative <= tolerance or meter.spent:
+        return end
+    return corrected(task, end.atoms, seed, tolerance, meter)
+
+
+def _convex(task: Problem) -> rest_newton.Convex:
+    limit, root, points = task.limit, task.shape.root, task.points
+    loss, member, y = losses.get(limit.loss), points.member, task.y
+    counts = np.bincount(member).astype(np.float64)
+    eye = np.eye(y.shape[1])
+
+    def value(s: np.ndarray) -> float:
+        if limit.loss == "squared":
+            return 0.5 * float(np.sum((y - s[member]) ** 2))
+        return float(jnp.sum(loss.value(jnp.asarray(y), jnp.asarray(s[member]))))
+
+    def error(s: np.ndarray) -> np.ndarray:
+        return points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s[member])), np.float64))
+
+    def curvature(s: np.ndarray) -> np.ndarray:
+        if limit.loss == "squared":
+            return counts[:, None, None] * eye[None, :, :]
+        each = np.asarray(loss.curvature(jnp.asarray(y), jnp.asarray(s[member])), np.float64)
+        each = each[:, :, None] * eye[None, :, :] if each.ndim == 2 else each
+        return points.add(each.reshape(len(each), -1)).reshape(len(counts), *eye.shape)
+
+    return rest_newton.Convex(
+        root,
+        root @ root.T,
+        np.linalg.norm(root, axis=1),
+        unit_search.bends(limit.network.activation),
+        float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness,
+        np.zeros((len(root), y.shape[1])),
+        value,
+        error,
+        curvature,
+    )
+
+
+def _law(task: Problem, found: Atoms) -> rest_newton.Law | None:
+    """Atoms as a law of unit neurons: |v| is the mass √(λ0/λ1)/γ0."""
+    directions, masses = _unit_neurons(found)
+    convex = _convex(task)
+    signals = rest_newton.place(convex, rest_newton.Law(directions, np.zeros((len(directions), task.y.shape[1]))))
+    pulls = signals.features @ summed(task, errors(task, found))
+    norms = np.linalg.norm(pulls, axis=1)
+    some = (norms > 0) & (masses > 0)
+    if not some.any():
+        return None
+    length = masses * np.sqrt(task.limit.decays[0] / task.limit.decays[1]) / task.limit.richness
+    return rest_newton.Law((length[:, None] * directions)[some], (pulls / np.where(some, norms, 1.0)[:, None])[some])
+
+
+def _pulls(
+    task: Problem, convex: rest_newton.Convex, law: rest_newton.Law | None, rng: np.random.Generator, key: jax.Array
+) -> tuple[unit_search.Found, np.ndarray]:
+    """Local maxima of the pull, from random starts and from hops around the neurons at hand; and the starts."""
+    delta = convex.error(convex.zero if law is None else rest_newton.place(convex, law).outputs)
+    starts = unit_search.default_starts(convex.root, delta, 64 if law is not None else 128, key)
+    if law is not None:
+        own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+        hops = rng.standard_normal((_HOPS, own.shape[1])) * (_HOP / np.sqrt(own.shape[1]))
+        starts = np.concatenate([starts, own[rng.integers(len(own), size=_HOPS)] + hops])
+    found = unit_search.search(task.limit.network.activation, convex.root, delta, starts, exact=False)
+    return found._replace(values=np.asarray(found.values) / convex.price), starts
+
+
+def _renewed(
+    convex: rest_newton.Convex,
+    law: rest_newton.Law | None,
+    pulls: unit_search.Found,
+    starts: np.ndarray,
+    gap: float,
+    angle: float,
+) -> rest_newton.Law:
+    """Without those that die, and with those that are missing."""
+    least = 1 - min(_APART[0], _APART[1] * gap)
+    old = np.zeros((0, convex.root.shape[1]))
+    if law is not None:
+        law = rest_newton.thinned(convex, law, angle, _APART[1] * gap)
+        old = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+    new: list[np.ndarray] = []
+    for k in np.argsort(-pulls.values):
+        u = pulls.directions[k]
+        if pulls.values[k] <= 1 + 1e-7 or len(new) == _NEW:
+            break
+        if np.max(np.concatenate([old, *(v[None, :] for v in new)]) @ u, initial=-1.0) < least:
+            new.append(u)
+    if law is None:
+        # Neurons all over the place, rather than at the few maxima of the targets' pull.
+        new.extend(starts[-_FIRST:])
+        scale = float(np.linalg.norm(convex.error(convex.zero))) / (float(np.linalg.norm(convex.root)) or 1.0)
+        return rest_newton.joined(convex, None, np.stack(new), 0.01 * scale)
+    if not new:
+        return law
+    share = 1e-3 * float(np.linalg.norm(law.weights, axis=1).sum()) / len(new)
+    return rest_newton.joined(convex, law, np.stack(new), share)
+
+
+def _gap(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, largest: float) -> float:
+    at = rest_newton.place(convex, law)
+    s = at.outputs[task.points.member]
+    loss = losses.get(task.limit.loss)
+    signal = np.asarray(loss.error(jnp.asarray(task.y), jnp.asarray(s)))
+    # A pull that is missed makes the dual too large, and the neurons at hand pull hardest as a rule.
+    own = np.linalg.norm(at.features @ summed(task, signal), axis=1) / np.maximum(at.sizes, np.finfo(np.float64).tiny)
+    most = max(largest * convex.price, float(np.max(own)))
+    return flow_gap.measured(loss, task.y, s, signal, float(at.sizes.sum()), convex.price, most).relative
+
+
+def _ended(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, seed: int, rounds: int) -> End:
+    """A law as atoms, with the corner of theirs all but closed."""
+    limit = task.limit
+    law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
+    rest = rest_newton.descend(convex, law, angles=(1e-4, _CLOSED), goal=1e-12, steps=_STEPS)
+    law = rest_newton.descend(convex, rest.law, angles=(_CLOSED, _CLOSED), goal=1e-14, steps=_STEPS, tailed=False).law
+    masses = limit.richness * np.linalg.norm(law.weights, axis=1) * np.sqrt(limit.decays[1] / limit.decays[0])
+    count = len(masses)
+    units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+    angle = _CLOSED if task.model.kinked else 0.0
+    found = Atoms((units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), angle)
+    value, (gradient,) = atomic.value_and_gradient(task.shape, found)
+    scale = np.sqrt(limit.decays[0] / count)
+    relative = float(np.linalg.norm(gradient) / scale / (scale * np.linalg.norm(found.incoming[0])))
+    sharp = replace(found, angle=0.0)
+    factor = summed(task, errors(task, sharp))
+    key = jax.random.key(seed)
+    starts = np.concatenate([unit_search.default_starts(convex.root, factor, _SEEDS, key), units])
+    pulls = unit_search.hardest(limit.network.activation, convex.root, factor, starts, key)
+    excess = float(np.max(pulls.values)) / convex.price - 1
+    return End(found, value, relative, excess, certificate(task, sharp, excess + 1), rounds)

@@ -4,7 +4,7 @@ Balanced weights leave $v_k=|a_k|w_k/\gamma_0$ and unit readouts $o_k$,
 
 $$p=\sum_\mu\ell(y_\mu,s_\mu)+\mu\sum_k|v_k|,\qquad s_\mu=\sum_ko_k\,\varphi(A_\mu\cdot v_k),\qquad\mu=\frac{\sqrt{\lambda_0\lambda_1}}{\gamma_0},$$
 
-which is convex in $v$ as long as no field changes its sign. $\varphi(h)=eh+d\max(h,0)$ with its corner rounded off by a parabola over a width that falls from step to step. Newton's matrix is
+which is convex in $v$ as long as no field changes its sign. $\varphi(h)=eh+d\max(h,0)$ has its corner rounded off over an angle that falls from step to step. Newton's matrix is
 $J^\top\ell''J$, of the rank of the outputs, and one block for each neuron: the curvature $\frac{\mu}{|v|}(1-\hat v\hat v^\top)$ of its length, and $|c_\mu|\varphi''A_\mu A_\mu^\top$ of the
 points in its corner that hold it there ($c_\mu=\Delta_\mu\cdot o_k$ with $dc_\mu<0$; others repel it, and their negative curvature is left out). Blocks are a multiple of one and a few points,
 so that their inverses, seen through $J$, need only $\Phi^0$: a step costs $O(P^2\sum_k|\text{corner}_k|+(PC)^3)$.
@@ -24,14 +24,16 @@ from threadpoolctl import ThreadpoolController
 from adakern.solvers.atoms import corner
 
 _BLAS = ThreadpoolController()
-_STIFF = 1e-9  # curvature of a point, over that of the neuron's length, below which it is left out
+_STIFF = 0.1  # curvature of a point, over that of the neuron's length, below which it is left out of Newton's matrix
+_NEAR = 1e-6  # gain of a step, over the value, below which nearly all points count
 _RIDGE = 1e-12  # of the Gram matrix of points in a corner, relative to its diagonal
 _ALONG = 1e-9  # curvature along a neuron, over that across it, which has none of its own
-_SHRINK = 0.1  # to what of its length a neuron shrinks in one step, at least
-_TURN = 1.0  # by what of its length it moves across, at most
 _HALVINGS = 8
-_SOFT, _HARD = 1e-10, 1e4  # damping, over the curvature of lengths
-_DEAD = 1e-9  # of all lengths together: such a neuron goes
+_DAMPING, _HARD = 1e-3, 1e6  # over the curvature of lengths: where it begins, and where it is given up
+_FLOOR = 0.05  # of lengths, over their mean and the angle
+_FOLLOW, _FALL = 0.1, 4.0  # an angle is done with when a step gains less than this of it; how fast angles fall
+_LIGHT = 0.03  # of the mean length: lighter neurons may be let go
+_ALIKE = 0.99  # cosine of readouts of neurons that may be one
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Convex:
     reach: np.ndarray  # |A_μ|
     ends: tuple[float, float]  # slopes left and right of the corner
     price: float  # μ
+    zero: np.ndarray  # outputs of nothing, (P, C)
     value: Callable[[np.ndarray], float]  # Σℓ at outputs s, (P, C)
     error: Callable[[np.ndarray], np.ndarray]  # Δ, (P, C), summed over equal points
     curvature: Callable[[np.ndarray], np.ndarray]  # ℓ'', (P, C, C), likewise
@@ -63,6 +66,7 @@ class Place(NamedTuple):
     features: np.ndarray  # (K, P)
     slopes: np.ndarray  # (K, P)
     bend: np.ndarray  # φ'', (K, P)
+    growth: np.ndarray  # what a longer neuron's wider corner adds, (K, P)
     outputs: np.ndarray  # (P, C)
 
 
@@ -76,21 +80,33 @@ class Rest(NamedTuple):
     steps: int
 
 
-def place(task: Convex, law: Law, widths: np.ndarray) -> Place:
+def place(task: Convex, law: Law, angle: float = 0.0, floor: float = 0.0, tailed: bool = True) -> Place:
+    r"""What a law makes, with lengths $\sqrt{|v|^2+\text{floor}^2}$ and corners whose half width is half of the angle times that length times $|A_\mu|$."""
     low, high = task.ends
     fields = law.weights @ task.root.T
-    values, slopes, _ = corner(fields, widths)
-    inside = np.abs(fields) < widths
-    bend = np.where(inside, (high - low) / (2 * np.where(inside, widths, 1.0)), 0.0)
+    sizes = np.sqrt(np.sum(law.weights**2, axis=1) + floor**2)
+    reach = angle / 2 * task.reach
+    widths = np.outer(sizes, reach)
+    values, slopes, bend, growth = _hyperbola(fields, widths / 2) if tailed else _parabola(fields, widths)
     features = low * fields + (high - low) * values
     outputs = features.T @ law.readouts
-    sizes = np.linalg.norm(law.weights, axis=1)
-    value = task.value(outputs) + task.price * float(sizes.sum())
-    return Place(value, sizes, features, low + (high - low) * slopes, bend, outputs)
+    value = task.value(outputs) + task.price * float(np.sum(sizes - floor))
+    jump = high - low
+    return Place(value, sizes, features, low + jump * slopes, jump * bend, jump * growth * reach[None, :], outputs)
 
 
-def widths_of(task: Convex, law: Law, angle: float) -> np.ndarray:
-    return angle / 2 * np.outer(np.linalg.norm(law.weights, axis=1), task.reach)
+def _hyperbola(fields: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, ...]:
+    r"""$\frac12(h+\sqrt{h^2+w^2})$ for $\max(h,0)$, its two derivatives, and that in $2w$. Its tails show Newton's method corners before it is in them."""
+    radius = np.maximum(np.hypot(fields, widths), np.finfo(np.float64).tiny)
+    ratio = widths / radius
+    return (fields + radius) / 2, (1 + fields / radius) / 2, ratio**2 / (2 * radius), ratio / 4
+
+
+def _parabola(fields: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The corner of `atoms`, likewise."""
+    values, slopes, growth = corner(fields, widths)
+    inside = np.abs(fields) < widths
+    return values, slopes, np.where(inside, 1 / (2 * np.where(inside, widths, 1.0)), 0.0), growth
 
 
 def _tangents(readouts: np.ndarray) -> np.ndarray:
@@ -136,25 +152,28 @@ def _cholesky(matrix: np.ndarray) -> np.ndarray:
             ridge *= 100
 
 
-def direction(task: Convex, law: Law, at: Place, damping: float) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-    """Newton's step: of weights, of readouts, what it is to gain, and the gradient in the weights."""
+def direction(
+    task: Convex, law: Law, at: Place, damping: float, stiff: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Newton's step: of weights, of readouts, and what it is to gain at first order."""
     count, outputs = law.readouts.shape
     points = len(task.root)
     delta = task.error(at.outputs)
     pulls = law.readouts @ delta.T  # c, (K, P)
     units = law.weights / at.sizes[:, None]
-    downhill = (pulls * at.slopes) @ task.root - task.price * units
+    downhill = (pulls * at.slopes) @ task.root + (np.sum(pulls * at.growth, axis=1) - task.price)[:, None] * units
     tangents = _tangents(law.readouts)
     signals = at.features @ delta  # (K, C)
     turning = np.einsum("kc,kcd->kd", signals, tangents)
     own = task.price / at.sizes * (1 + damping)
     bends = np.maximum(-pulls * at.bend, 0.0)
-    inside = bends * task.reach[None, :] ** 2 > _STIFF * own[:, None]
+    inside = bends * task.reach[None, :] ** 2 > stiff * own[:, None]
     half = _half(task.curvature(at.outputs))  # (P, C, C)
     matrix = _gauss(task, law, at, own)
     blocks, low, seen = [], [], []
     rows = np.zeros((points * outputs, count))  # J B⁻¹ U
     shares = np.zeros(count)  # Uᵀ B⁻¹ U
+    inner, plain = np.zeros(count), np.zeros((count, points))
     radial = np.sqrt(task.price / at.sizes)
     first = np.zeros((points, outputs))  # J B⁻¹ (−g)
     along = np.zeros(count)  # Uᵀ B⁻¹ (−g)
@@ -168,22 +187,39 @@ def direction(task: Convex, law: Law, at: Place, damping: float) -> tuple[np.nda
             low.append(across * (at.slopes[k] / np.sqrt(own[k]))[None, :])
             seen.append(k)
         if outputs > 1:
-            block = _with_readout(task, block, at.slopes[k], delta, tangents[k], float(signals[k] @ law.readouts[k]))
+            block = _with_readout(
+                task, block, at.slopes[k], units[k], delta, tangents[k], float(signals[k] @ law.readouts[k])
+            )
         blocks.append(block)
-        sides = _inverse(task, block, np.stack([radial[k] * units[k], downhill[k]], axis=1), np.stack([np.zeros(outputs - 1), turning[k]], axis=1))
-        image = _image(task, law, at, tangents, k, *sides)  # (P, C, 2)
+        sides = _inverse(
+            task,
+            block,
+            np.stack([radial[k] * units[k], downhill[k]], axis=1),
+            np.stack([np.zeros(outputs - 1), turning[k]], axis=1),
+        )
+        image = _image(task, law, at, units, tangents, k, *sides)  # (P, C, 2)
+        clear = _clear(task, block, units[k][:, None])[:, 0]
+        inner[k] = float(units[k] @ clear)
+        plain[k] = at.slopes[k] * (task.root @ clear)
         rows[:, k] = image[:, :, 0].ravel()
         first += image[:, :, 1]
         shares[k] = radial[k] * float(units[k] @ sides[0][:, 0])
         along[k] = radial[k] * float(units[k] @ sides[0][:, 1])
     matrix = _less_corners(matrix, law, low, seen)
+    wide = _spread(at.growth, law)
+    half_way = _spread(plain + 0.5 * inner[:, None] * at.growth, law)
+    mixed = wide.T @ half_way
+    matrix += mixed + mixed.T
     if outputs > 1:
         for k, block in enumerate(blocks):
-            turned = _image(task, law, at, tangents, k, block.cross, np.eye(outputs - 1)).reshape(points * outputs, -1)
+            turned = _image(task, law, at, units, tangents, k, block.cross, np.eye(outputs - 1)).reshape(
+                points * outputs, -1
+            )
             matrix += turned @ block.schur @ turned.T
-    multipliers, stretch = _outputs(matrix, rows, 1 / (1 - _ALONG) - shares, half, first, along)
+    multipliers, stretch = _outputs(matrix, rows, np.maximum(1 / (1 - _ALONG) - shares, _ALONG), half, first, along)
     back = multipliers @ law.readouts.T  # (P, K)
-    force_w = downhill - (back.T * at.slopes) @ task.root + (stretch * radial)[:, None] * units
+    force_w = downhill - (back.T * at.slopes) @ task.root
+    force_w += (stretch * radial - np.sum(back.T * at.growth, axis=1))[:, None] * units
     force_o = turning - np.einsum("kc,kcd->kd", at.features @ multipliers, tangents)
     move = np.zeros_like(law.weights)
     turn = np.zeros_like(law.readouts)
@@ -191,9 +227,8 @@ def direction(task: Convex, law: Law, at: Place, damping: float) -> tuple[np.nda
         w, o = _inverse(task, block, force_w[k][:, None], force_o[k][:, None])
         move[k] = w[:, 0]
         turn[k] = tangents[k] @ o[:, 0]
-    move = _short(law, at, units, move)
     gain = float(np.sum(downhill * move)) + float(np.sum(signals * turn))
-    return move, turn, gain, downhill
+    return move, turn, gain
 
 
 def _half(curvature: np.ndarray) -> np.ndarray:
@@ -203,6 +238,11 @@ def _half(curvature: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(curvature)
     result: np.ndarray = np.einsum("pij,pj,pkj->pik", vectors, np.sqrt(np.maximum(values, 0.0)), vectors)
     return result
+
+
+def _spread(rows: np.ndarray, law: Law) -> np.ndarray:
+    """Rows of points, times each neuron's readout: (K, PC)."""
+    return (rows[:, :, None] * law.readouts[:, None, :]).reshape(len(rows), -1)
 
 
 def _gauss(task: Convex, law: Law, at: Place, own: np.ndarray) -> np.ndarray:
@@ -232,10 +272,17 @@ def _less_corners(matrix: np.ndarray, law: Law, low: list[np.ndarray], seen: lis
 
 
 def _with_readout(
-    task: Convex, block: _Block, slopes: np.ndarray, delta: np.ndarray, tangent: np.ndarray, pull: float
+    task: Convex,
+    block: _Block,
+    slopes: np.ndarray,
+    unit: np.ndarray,
+    delta: np.ndarray,
+    tangent: np.ndarray,
+    pull: float,
 ) -> _Block:
     """The readout's direction, which curves by the pull, and its coupling to the weights; stiffened where that is no minimum."""
     forces = task.root.T @ (slopes[:, None] * (delta @ tangent))
+    forces -= np.outer(unit, unit @ forces)  # nothing at rest, and a neuron has no curvature of its own along itself
     cross = _clear(task, block, forces)
     values, vectors = np.linalg.eigh(pull * np.eye(tangent.shape[1]) - forces.T @ cross)
     safe = np.maximum(np.abs(values), 1e-6 * task.price + 1e-3 * abs(pull))
@@ -252,10 +299,17 @@ def _inverse(task: Convex, block: _Block, w: np.ndarray, o: np.ndarray) -> tuple
 
 
 def _image(
-    task: Convex, law: Law, at: Place, tangents: np.ndarray, k: int, w: np.ndarray, o: np.ndarray
+    task: Convex,
+    law: Law,
+    at: Place,
+    units: np.ndarray,
+    tangents: np.ndarray,
+    k: int,
+    w: np.ndarray,
+    o: np.ndarray,
 ) -> np.ndarray:
     """J of columns, (P, C, m)."""
-    fields = at.slopes[k][:, None] * (task.root @ w)
+    fields = at.slopes[k][:, None] * (task.root @ w) + np.outer(at.growth[k], units[k] @ w)
     image: np.ndarray = fields[:, None, :] * law.readouts[k][None, :, None]
     if o.shape[0]:
         image = image + at.features[k][:, None, None] * (tangents[k] @ o)[None, :, :]
@@ -288,23 +342,9 @@ def _outputs(
     return multipliers, result[size:]
 
 
-def _short(law: Law, at: Place, units: np.ndarray, move: np.ndarray) -> np.ndarray:
-    """No neuron turns over or shrinks to nothing in one step: its own is cut, not that of all."""
-    radial = np.sum(units * move, axis=1) / at.sizes
-    across = np.linalg.norm(move - (radial * at.sizes)[:, None] * units, axis=1) / at.sizes
-    shrinking = np.where(radial < _SHRINK - 1, (1 - _SHRINK) / np.maximum(-radial, 1e-300), 1.0)
-    turning = _TURN * np.maximum(1.0, 1 + radial) / np.maximum(across, 1e-300)
-    return move * np.minimum(np.minimum(shrinking, turning), 1.0)[:, None]
-
-
 def _moved(law: Law, move: np.ndarray, turn: np.ndarray, fraction: float) -> Law:
     readouts = law.readouts + fraction * turn
     return Law(law.weights + fraction * move, readouts / np.linalg.norm(readouts, axis=1, keepdims=True))
-
-
-def alive(law: Law) -> np.ndarray:
-    sizes = np.linalg.norm(law.weights, axis=1)
-    return np.asarray(sizes > _DEAD * sizes.sum())
 
 
 def descend(
@@ -314,36 +354,89 @@ def descend(
     angles: tuple[float, float],
     goal: float,
     steps: int,
-    report: Callable[[float, float, float, int], bool] | None = None,
+    tailed: bool = True,
+    report: Callable[[float], bool] | None = None,
 ) -> Rest:
-    """Newton steps while the corner's angle falls from the first to the last of `angles`, until one is to gain less than `goal` of the value."""
+    """Newton steps while the corner's angle falls from the first to the last of `angles`, until one is to gain less than `goal` of the value.
+
+    `report` is told what each step was to gain, over the value, and says whether to go on. Lengths have a floor that falls with the angle where corners are `tailed`: neurons pass through
+    zero, and others grow from next to nothing.
+    """
     angle, last = angles
-    damping, decrement, number = 1e-3, np.inf, 0
+    damping, decrement, used, floor = _DAMPING, np.inf, 0, 0.0
     with _BLAS.limit(limits=1, user_api="blas"):
-        for number in range(1, steps + 1):
-            keep = alive(law)
-            law = Law(law.weights[keep], law.readouts[keep])
-            widths = widths_of(task, law, angle)
-            at = place(task, law, widths)
-            move, turn, gain, _ = direction(task, law, at, damping)
+        for used in range(1, steps + 1):  # noqa: B007
+            sizes = np.linalg.norm(law.weights, axis=1)
+            floor = _FLOOR * angle * float(sizes.mean()) if tailed else 0.0
+            at = place(task, law, angle, floor, tailed)
+            stiff = _STIFF if abs(decrement) > _NEAR else _STIFF * _NEAR
+            move, turn, gain = direction(task, law, at, damping, stiff)
             decrement = gain / at.value
-            fraction, new = 1.0, at
-            for _ in range(_HALVINGS if gain > 0 else 0):
-                there = _moved(law, move, turn, fraction)
-                new = place(task, there, widths)
-                if new.value <= at.value - 1e-4 * fraction * gain:
-                    break
-                fraction /= 2
-            else:
-                fraction = 0.0
-            if report is not None and not report(new.value, decrement, fraction, len(law.weights), angle, damping):
+            fraction, law = _search(task, law, at, move, turn, gain, (angle, floor, tailed))
+            if report is not None and not report(decrement):
                 break
-            if fraction > 0:
-                law = there
-            damping = max(damping / 10, _SOFT) if fraction == 1.0 else damping if fraction >= 0.25 else min(max(damping, 1e-6) * 10, _HARD)
-            if 0 <= decrement <= goal and angle <= last:
+            if fraction >= 0.5:  # close to the end damping goes
+                damping = max(damping / 10, min(_DAMPING, decrement))
+            elif fraction < 0.25:
+                damping = min(max(damping, 1e-6) * 10, _HARD)
+            settled = 0 <= decrement <= goal
+            if (settled and angle <= last) or (fraction == 0.0 and damping >= _HARD):
                 break
-            if fraction >= 0.5 and decrement <= 0.1 * angle or 0 <= decrement <= goal:
-                angle = max(angle / 5, last)
-        at = place(task, law, widths_of(task, law, angle))
-    return Rest(law, at.slopes, at.value, decrement, number)
+            if settled or (fraction >= 0.5 and decrement <= _FOLLOW * angle):
+                angle = max(angle / _FALL, last)
+        at = place(task, law, angle, floor, tailed)
+    return Rest(law, at.slopes, at.value, decrement, used)
+
+
+def _search(
+    task: Convex,
+    law: Law,
+    at: Place,
+    move: np.ndarray,
+    turn: np.ndarray,
+    gain: float,
+    corners: tuple[float, float, bool],
+) -> tuple[float, Law]:
+    """The largest of 1, ½, ¼, … of a step that goes downhill, and where it leads; 0 and where it was, if none does."""
+    flat = 8 * np.finfo(np.float64).eps * abs(at.value)
+    fraction = 1.0
+    for _ in range(_HALVINGS if gain > 0 else 0):
+        there = _moved(law, move, turn, fraction)
+        if place(task, there, *corners).value <= at.value - 1e-4 * fraction * gain + flat:
+            return fraction, there
+        fraction /= 2
+    return 0.0, law
+
+
+def thinned(task: Convex, law: Law, closeness: float, margin: float) -> Law:
+    """Neurons closer than that become one, and light ones whose pull is by the margin too weak to live go. Not at rest any more: the outputs feel both."""
+    sizes = np.linalg.norm(law.weights, axis=1)
+    units = law.weights / np.maximum(sizes, np.finfo(np.float64).tiny)[:, None]
+    at = place(task, Law(units, law.readouts))
+    delta = task.error(place(task, law).outputs)
+    dying = (np.linalg.norm(at.features @ delta, axis=1) < (1 - margin) * task.price) & (sizes < _LIGHT * sizes.mean())
+    groups: list[list[int]] = []
+    for k in np.argsort(-sizes):
+        if dying[k] or sizes[k] == 0:
+            continue
+        for group in groups:
+            first = group[0]
+            if units[first] @ units[k] > 1 - 0.5 * closeness**2 and law.readouts[first] @ law.readouts[k] > _ALIKE:
+                group.append(int(k))
+                break
+        else:
+            groups.append([int(k)])
+    weights = [law.weights[group].sum(axis=0) for group in groups]
+    return Law(np.stack(weights), law.readouts[[group[0] for group in groups]]) if groups else law
+
+
+def joined(task: Convex, law: Law | None, directions: np.ndarray, length: float) -> Law:
+    """With new neurons of that length, read out along their own pull."""
+    delta = task.error(task.zero if law is None else place(task, law).outputs)
+    signals = place(task, Law(directions, np.zeros((len(directions), delta.shape[1])))).features @ delta
+    norms = np.linalg.norm(signals, axis=1)
+    some = norms > 0
+    new = Law(length * directions[some], signals[some] / norms[some][:, None])
+    if law is None:
+        return new
+    return Law(*(np.concatenate(both) for both in zip(law, new, strict=True)))

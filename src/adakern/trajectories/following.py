@@ -15,11 +15,11 @@ from jaxtyping import Array
 from adakern import files, inputs, losses, storage
 from adakern import memory as memories
 from adakern._version import __version__
+from adakern.chebyshev import Motion
 from adakern.checkpoints import Checkpoint, Content
 from adakern.limits import ANTK
 from adakern.progress import Progress
 from adakern.trajectories import two_layer
-from adakern.trajectories.chebyshev import Motion
 from adakern.trajectories.population import Neurons, Start, span
 from adakern.trajectories.trajectory import ERRORS, RECORDED, SCALARS, Trajectory
 

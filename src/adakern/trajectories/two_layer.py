@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from adakern import chebyshev
 from adakern.activations import Activation
+from adakern.chebyshev import Motion
 from adakern.losses import Loss
-from adakern.trajectories import chebyshev
-from adakern.trajectories.chebyshev import Motion
 from adakern.trajectories.population import Neurons
 
 _einsum = functools.partial(jnp.einsum, precision="highest")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from adakern import chebyshev
 from adakern.precision import scope
-from adakern.trajectories import chebyshev
 
 RATES = np.array([0.5, 3.0, 40.0, 4000.0])
 

@@ -1,0 +1,106 @@
+r"""Gradient flow itself, for as long as it decides where it ends.
+
+Deep networks of ReLU have many places to rest, close to each other in value; which of them the flow ends in is decided while neurons sort themselves, and quasi-Newton steps sort them differently.
+So a network of width $n$ is followed, in the coordinates of its inputs' span, with a readout of opposite pairs (zero output at the start, as at infinite width):
+
+$$J=\gamma_0^2\mathcal L+\frac1{2n}\sum_\ell\lambda_\ell|W^\ell|^2,\qquad\dot W^\ell=-n\,\partial J/\partial W^\ell,\qquad h^{\ell+1}=W^\ell\varphi(h^\ell)/\sqrt n,\quad s=a^\top\varphi(h^L)/(n\gamma_0).$$
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from adakern import chebyshev
+from adakern.chebyshev import Motion
+from adakern.solvers import atoms as atomic
+from adakern.solvers.atoms import Atoms
+from adakern.solvers.rest_model import Data, Model
+from adakern.solvers.rest_settle import CLOSE
+from adakern.solvers.rest_task import Meter, Problem
+
+WIDEST = 512
+_LENGTHS = 12.0  # time to follow, over the slowest decay: of the initial weights e^-12 is left
+_WORK = 2e13  # floating-point operations to spend on it at most
+_ACCURACY = 0.01  # error of a step, relative to the weights of each layer
+_SMALL = 1e-3  # of their initial size: weights that are smaller than this need not be more accurate
+
+Weights = tuple[Array, ...]
+
+
+def _cost(model: Model, data: Data, weights: Weights) -> Array:
+    """J."""
+    width = weights[0].shape[0]
+    values = model.activation(jnp.matmul(weights[0], data.root.T, precision="highest"))
+    for matrix in weights[1:-1]:
+        values = model.activation(jnp.matmul(matrix, values, precision="highest") / np.sqrt(width).astype(values.dtype))
+    s = jnp.matmul(values.T, weights[-1], precision="highest")[data.member] / (width * data.richness)
+    decay = sum(
+        (rate * jnp.sum(w * w) for rate, w in zip(data.decays, weights, strict=True)), jnp.zeros((), values.dtype)
+    )
+    return data.richness**2 * jnp.sum(model.loss.value(data.y, s)) + decay / (2 * width)
+
+
+def _velocity(model: Model, data: Data, weights: Weights) -> Weights:
+    width = weights[0].shape[0]
+    return tuple(-width * slope for slope in jax.grad(_cost, argnums=2)(model, data, weights))
+
+
+def _inspect(new: Weights, error: Weights) -> tuple[Array, Array]:
+    sizes = [
+        jnp.linalg.norm(e) / jnp.maximum(jnp.linalg.norm(w), _SMALL * w.size**0.5)
+        for e, w in zip(error, new, strict=True)
+    ]
+    return jnp.max(jnp.stack(sizes)) / _ACCURACY, jnp.zeros((), new[0].dtype)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _start(model: Model, data: Data, weights: Weights) -> Motion:
+    return chebyshev.start(functools.partial(_velocity, model, data), _inspect, weights)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _advance(model: Model, data: Data, motion: Motion, most: Array) -> Motion:
+    return chebyshev.advance(functools.partial(_velocity, model, data), _inspect, motion, most)
+
+
+def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, depth: int, dtype: Any) -> Weights:
+    """Standard normal, the last hidden layer and the readout in opposite pairs."""
+    half = (width + 1) // 2
+    drawn = [rng.standard_normal((width, rank if layer == 0 else width)) for layer in range(depth)]
+    drawn[-1][width - half :] = drawn[-1][:half]
+    readout = rng.standard_normal((width, outputs))
+    readout[width - half :] = -readout[:half]
+    return tuple(jnp.asarray(w, dtype) for w in (*drawn, readout))
+
+
+def followed(task: Problem, seed: int, start: int, count: int, meter: Meter) -> Atoms:
+    """The hidden neurons of a network that has followed the flow."""
+    depth = task.limit.network.depth
+    # Single precision: accuracy comes later.
+    white = task.white._replace(
+        **{name: jnp.asarray(getattr(task.white, name), "float32") for name in ("root", "y", "richness", "decays")}
+    )
+    width = 2 * max(1, min(count, WIDEST) // 2)
+    rng = np.random.default_rng([seed, start])
+    weights = _drawn(rng, width, white.root.shape[1], task.y.shape[1], depth, white.root.dtype)
+    each = 6.0 * len(white.root) * sum(w.size for w in weights)
+    most = meter.used + int(min(meter.left, _WORK / each))
+    motion = _start(task.model, white, weights)
+    span = _LENGTHS / min(task.limit.decays)
+    motion = motion._replace(left=jnp.asarray(span, white.root.dtype))
+    begun, seen = meter.used, 0
+    while float(motion.left) > 0 and not bool(motion.stuck) and meter.used < most:
+        motion = _advance(task.model, white, motion, jnp.asarray(32))
+        now = int(motion.evaluations)
+        meter.used = begun + now
+        meter.advance(f"flow to t = {span - float(motion.left):.3g} of {span:.3g}", now - seen)
+        seen = now
+    hidden = tuple(np.asarray(w, np.float64) for w in motion.state[:-1])
+    shares = tuple(np.full(width, 1 / width) for _ in hidden)
+    return atomic.merge(task.shape, Atoms(hidden, shares, 0.0), CLOSE[1])
