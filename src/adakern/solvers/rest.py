@@ -36,6 +36,7 @@ TOLERANCE = 1e-4
 STEPS = 40000
 PARTICLES = 2048  # of both starts together
 _SEEDS = 256  # random starts of a search
+_BOTH = 200  # outputs of training points up to which a convex problem is solved from two starts, for error bars
 _HARDER = (2.0, 4.0, 16.0, 64.0)  # richness, times the one asked for, at which life is looked for
 
 
@@ -75,12 +76,18 @@ def solve(
                 meter,
                 "everything dies: richness is below the threshold of ak.collapse_threshold",
             )
-        if init:
-            starts = [from_fields(task, init)]
+        if task.convex and rest_convex.fits(task):
+            given = from_fields(task, init) if init else None
+            both = range(1 if init or len(task.points.first) * task.y.shape[1] > _BOTH else 2)
+            with scope("float64"):
+                ends = [rest_convex.newton(task, seed + 1000 * start, tolerance, meter, given) for start in both]
         else:
-            starts = [(followed if deep else white)(task, seed, start, count, meter) for start in range(2)]
-        begin = len(ANGLES) - 1 if init or deep else 0
-        ends = [_end(task, start, begin, seed, tolerance, meter) for start in starts]
+            if init:
+                starts = [from_fields(task, init)]
+            else:
+                starts = [(followed if deep else white)(task, seed, start, count, meter) for start in range(2)]
+            begin = len(ANGLES) - 1 if init or deep else 0
+            ends = [_end(task, start, begin, seed, tolerance, meter) for start in starts]
         living = [end for end in ends if _alive(end, nothing)]
         if not living and limit.richness > 0:
             living = _revived(task, seed, count, tolerance, nothing, meter)

@@ -33,11 +33,14 @@ _SEEDS = 256  # random starts of a search
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 40, 80  # of Newton's method with new neurons, and steps in one
 _NEW = 40  # neurons that join in a round, at most
-_FIRST = 30  # unsearched ones that join in the first
+_FIRST = 30  # unsearched ones that join in the first, and as long as the gap is
+_FAR = 0.1
 _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
 _ENOUGH = 0.1  # of the tolerance, for the gap
 _ANGLE = 0.1  # of the gap, for that of a round
-_GAIN = 2e-3  # of the gap: a round's last step gains no more
+_GAIN, _CLEAN = 2e-3, 1e-6  # of the gap: a round's last step gains no more; and when the end is
+_NEAR = 5e-3  # gap from which rounds are clean
+_TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
 _HOP, _HOPS = 0.5, 192  # length and number of hops from neurons at hand, from which others are searched for
 
@@ -146,13 +149,16 @@ def certificate(task: Problem, found: Atoms, largest: float) -> flow_gap.Gap:
         return flow_gap.measured(losses.get(limit.loss), task.y, s, delta, norm, price, largest * price)
 
 
+def fits(task: Problem) -> bool:
+    """Whether Newton's matrix is small enough to be formed."""
+    return len(task.points.first) * task.y.shape[1] <= _LARGEST
+
+
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
     """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
-    if len(task.points.first) * task.y.shape[1] > _LARGEST:
-        raise ValueError("too many outputs for Newton's method")
     convex = _convex(task)
     law = None if found is None else _law(task, found)
-    gap, angle, best = 1.0, _OPEN, (np.inf, law)
+    gap, angle = 1.0, _OPEN
     rng = np.random.default_rng([seed, 1])
 
     def report(decrement: float) -> bool:
@@ -161,25 +167,35 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         return not meter.spent
 
     number = 0
+    end: End | None = None
     for number in range(1, _ROUNDS + 1):
-        pulls, starts = _pulls(task, convex, law, rng, jax.random.key(seed + number))
+        pulls, starts = _pulls(task, convex, law, angle, rng, jax.random.key(seed + number))
         if law is not None:
-            gap = _gap(task, convex, law, float(np.max(pulls.values)))
-            if gap <= best[0]:
-                best = gap, law
-        if gap <= max(_ENOUGH * tolerance, min(tolerance, _CLOSED)) or meter.spent:
-            break
+            gap = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+        last = meter.spent or number == _ROUNDS
+        if law is not None and (gap <= _TRY * tolerance or last):
+            more = _hardest(task, convex, law, angle, jax.random.key(seed - number))
+            pulls = unit_search.Found(*(np.concatenate(both) for both in zip(pulls, more, strict=True)))
+            gap = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+            if gap <= _TRY * tolerance or last:
+                tried = _ended(task, convex, law, seed, number)
+                end = tried if end is None or _relative(tried) < _relative(end) else end
+                if _relative(end) <= max(_ENOUGH * tolerance, min(tolerance, _CLOSED)) or last:
+                    break
         law = _renewed(convex, law, pulls, starts, gap, angle)
-        last = max(min(angle, _ANGLE * gap), _CLOSED)
-        begin = _OPEN if number == 1 else min(_OPEN, 4 * last)
+        closed = max(min(angle, _ANGLE * gap), _CLOSED)
+        begin = _OPEN if number == 1 else min(_OPEN, 4 * closed)
         law = rest_newton.descend(
-            convex, law, angles=(begin, last), goal=_GAIN * gap, steps=min(_STEPS, meter.left), report=report
+            convex,
+            law,
+            angles=(begin, closed),
+            goal=(_GAIN if gap > _NEAR else _CLEAN) * gap,
+            steps=min(_STEPS, meter.left),
+            report=report,
         ).law
-        angle = last
-    assert best[1] is not None
-    end = _ended(task, convex, best[1], seed, number)
-    assert end.gap is not None
-    if end.gap.relative <= tolerance or meter.spent:
+        angle = closed
+    assert end is not None
+    if _relative(end) <= tolerance or meter.spent:
         return end
     return corrected(task, end.atoms, seed, tolerance, meter)
 
@@ -233,10 +249,15 @@ def _law(task: Problem, found: Atoms) -> rest_newton.Law | None:
 
 
 def _pulls(
-    task: Problem, convex: rest_newton.Convex, law: rest_newton.Law | None, rng: np.random.Generator, key: jax.Array
+    task: Problem,
+    convex: rest_newton.Convex,
+    law: rest_newton.Law | None,
+    angle: float,
+    rng: np.random.Generator,
+    key: jax.Array,
 ) -> tuple[unit_search.Found, np.ndarray]:
     """Local maxima of the pull, from random starts and from hops around the neurons at hand; and the starts."""
-    delta = convex.error(convex.zero if law is None else rest_newton.place(convex, law).outputs)
+    delta = convex.error(convex.zero if law is None else rest_newton.place(convex, law, angle).outputs)
     starts = unit_search.default_starts(convex.root, delta, 64 if law is not None else 128, key)
     if law is not None:
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
@@ -244,6 +265,22 @@ def _pulls(
         starts = np.concatenate([starts, own[rng.integers(len(own), size=_HOPS)] + hops])
     found = unit_search.search(task.limit.network.activation, convex.root, delta, starts, exact=False)
     return found._replace(values=np.asarray(found.values) / convex.price), starts
+
+
+def _relative(end: End) -> float:
+    assert end.gap is not None
+    return end.gap.relative
+
+
+def _hardest(
+    task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, angle: float, key: jax.Array
+) -> unit_search.Found:
+    """The strongest pulls that a longer search finds."""
+    delta = convex.error(rest_newton.place(convex, law, angle).outputs)
+    units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+    starts = np.concatenate([unit_search.default_starts(convex.root, delta, _SEEDS, key), units])
+    found = unit_search.hardest(task.limit.network.activation, convex.root, delta, starts, key)
+    return found._replace(values=np.asarray(found.values) / convex.price)
 
 
 def _renewed(
@@ -272,14 +309,17 @@ def _renewed(
         new.extend(starts[-_FIRST:])
         scale = float(np.linalg.norm(convex.error(convex.zero))) / (float(np.linalg.norm(convex.root)) or 1.0)
         return rest_newton.joined(convex, None, np.stack(new), 0.01 * scale)
+    if gap > _FAR:  # a few maxima do not fit many points
+        new.extend(starts[:_FIRST])
     if not new:
         return law
     share = 1e-3 * float(np.linalg.norm(law.weights, axis=1).sum()) / len(new)
     return rest_newton.joined(convex, law, np.stack(new), share)
 
 
-def _gap(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, largest: float) -> float:
-    at = rest_newton.place(convex, law)
+def _gap(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, angle: float, largest: float) -> float:
+    """The duality gap with corners of this angle, as good as the search is: where outputs are to meet their targets, those of sharp corners say more about the corners than about the neurons."""
+    at = rest_newton.place(convex, law, angle)
     s = at.outputs[task.points.member]
     loss = losses.get(task.limit.loss)
     signal = np.asarray(loss.error(jnp.asarray(task.y), jnp.asarray(s)))
@@ -304,9 +344,9 @@ def _ended(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, seed
     scale = np.sqrt(limit.decays[0] / count)
     relative = float(np.linalg.norm(gradient) / scale / (scale * np.linalg.norm(found.incoming[0])))
     sharp = replace(found, angle=0.0)
-    factor = summed(task, errors(task, sharp))
-    key = jax.random.key(seed)
-    starts = np.concatenate([unit_search.default_starts(convex.root, factor, _SEEDS, key), units])
-    pulls = unit_search.hardest(limit.network.activation, convex.root, factor, starts, key)
-    excess = float(np.max(pulls.values)) / convex.price - 1
+    own = np.linalg.norm(
+        rest_newton.place(convex, law._replace(weights=units)).features @ summed(task, errors(task, sharp)), axis=1
+    )
+    others = _hardest(task, convex, law, 0.0, jax.random.key(seed)).values
+    excess = max(float(np.max(others)), float(np.max(own)) / convex.price) - 1
     return End(found, value, relative, excess, certificate(task, sharp, excess + 1), rounds)
