@@ -222,7 +222,7 @@ def race(options: Options, activation: str, richness: float, decay: float) -> It
 
 def network_settings() -> dict[str, Setting]:
     found: dict[str, Setting] = {"another program": fixture}
-    for depth, decay in ((1, 1.0), (2, 0.1), (3, 0.03)):
+    for depth, decay in ((1, 1.0), (2, 0.1), (2, 0.03), (3, 0.1), (3, 0.03)):
         for activation in ("relu", "tanh"):
             problem = (depth, activation, 1.0, decay)
             found[f"mnist {name(*problem)}"] = partial(_compare, source="mnist", data=mnist, points=50, problem=problem)
