@@ -28,3 +28,15 @@ def scope(precision: str) -> Iterator[np.dtype[Any]]:
     checks.choice("precision", precision, PRECISIONS)
     with jax.enable_x64(precision == "float64"):
         yield np.dtype(precision)
+
+
+@contextmanager
+def host() -> Iterator[None]:
+    """Compute on the processor inside the `with` block, whatever accelerator there is: for work that goes back and forth with numpy in small pieces."""
+    try:
+        device = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # the user has switched the processor off (JAX_PLATFORMS)
+        yield
+        return
+    with jax.default_device(device):
+        yield

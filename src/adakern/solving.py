@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -107,7 +108,9 @@ def solve(
     }
     columns = targets if targets.ndim == 2 else targets[:, None]
     start = time.perf_counter()
-    with _scope(precision) as dtype:
+    # The aNTK's few neurons are moved by numpy; what jax does in between is too small for an accelerator.
+    place = _host() if isinstance(limit, ANTK) else contextlib.nullcontext()
+    with _scope(precision) as dtype, place:
         work = _Work(limit, inputs, columns, seed, str(dtype), options, Progress(progress))
         answer = work.run()
         residual, findings = limit.audit(inputs, columns, answer)
@@ -126,7 +129,7 @@ def solve(
     return solution
 
 
-_scope = precision.scope  # `solve` has an argument of the module's name
+_scope, _host = precision.scope, precision.host  # `solve` has an argument of the module's name
 
 
 def path(limit: ANBK, X: Any, y: Any, richness: Iterable[float], **options: Any) -> tuple[Solution, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
-_MEMORY = 40  # pairs of steps and gradients, if they fit into
+_MEMORY = 100  # pairs of steps and gradients, if they fit into
 _BYTES = 2**26  # which all go through the processor at every step
 _BLAS = (
     ThreadpoolController()

@@ -13,6 +13,7 @@ from adakern.solvers.rest_task import Meter, Problem
 
 ANGLES = (0.1, 0.03, 0.01, 3e-3, 1e-3)
 _LAST = 3e-4  # when no neuron is missing any more
+_AGAIN = 3  # descents at the last
 _PATIENCE, _MORE_PATIENCE = 400, 3000  # evaluations of one angle, and of the last
 LOOSE = 1e-2  # relative gradient at which white particles have sorted themselves
 STAGE = 1e-3  # and at which an angle is done with
@@ -58,4 +59,8 @@ def sharpen(task: Problem, found: Atoms, begin: int, meter: Meter) -> tuple[Atom
 def polish(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
     """Descent to a fraction of the tolerance, the corner closed further."""
     sharp = replace(found, angle=_LAST if task.model.kinked else 0.0)
-    return settle(task, sharp, _FINE * tolerance, meter, _MORE_PATIENCE)
+    for _ in range(_AGAIN):  # corners that neurons have left are still in the memory of the descent: it begins anew
+        sharp, value, relative = settle(task, sharp, _FINE * tolerance, meter, _MORE_PATIENCE)
+        if relative <= tolerance or meter.spent:
+            break
+    return sharp, value, relative
