@@ -1,10 +1,11 @@
-r"""Where gradient flow with weight decay ends: white particles go downhill, condense into few neurons, and these are settled to rounding.
+r"""Where gradient flow with weight decay ends: neurons condense into few, and these are settled.
 
-1. *White particles* from the network's initial law follow $F$ (see `rest_model`) by quasi-Newton steps until they have sorted themselves. ReLU's corner is rounded off over an angle that is still wide.
-2. *Atoms.* At rest neurons have nothing left of their initial values: particles that point the same way are one (`atoms`). Descent goes on with few weighted neurons, the corner's angle falling step by
-   step to nearly nothing; where in the corner a pair of neuron and point ends up is the subgradient that stationarity asks for.
-3. *Births* (homogeneous activations): could a neuron that is not there lower $F$? A search over unit neurons of every layer says so; the strongest are added, and 2 begins again. With one hidden layer,
-   where the problem is convex over laws, that search gives the duality gap.
+One hidden layer of a homogeneous activation is convex over laws of unit neurons, and `rest_convex` solves it from nothing. All others:
+
+1. *Sorting.* Deep networks of ReLU follow the flow itself (`rest_flow`); with other activations white particles from the network's initial law go downhill on $F$ (see `rest_model`) by quasi-Newton steps.
+2. *Atoms.* At rest neurons have nothing left of their initial values: those that point the same way are one (`atoms`). Descent goes on with few weighted neurons, the angle over which ReLU's corner is
+   rounded off falling to nearly nothing; where in the corner a pair of neuron and point ends up is the subgradient that stationarity asks for.
+3. *Births* (homogeneous activations): could a neuron that is not there lower $F$? A search over unit neurons of every layer says so; the strongest are added, and 2 begins again.
 
 Two independent starts end in the same place, or the solution says that they do not.
 """
