@@ -397,7 +397,11 @@ def _judge(answer: Answer, residual: float, findings: dict[str, Any], dtype: str
             answer, converged=False, status=f"{reason}; use precision='float64', a smaller tolerance or more decay"
         )
     if answer.stats.get("solver") == "descent":
-        allowed = _DESCENT_TOLERANCE * float(answer.stats["tolerance"]) + _ROUNDING[dtype]
+        asked, gap = float(answer.stats["tolerance"]), findings.get("certificate")
+        if gap is not None and gap > asked + _ROUNDING[dtype]:
+            status = f"the duality gap is {gap:.2g} of the value; give a larger tolerance or precision='float64'"
+            return replace(answer, converged=False, status=status)
+        allowed = _DESCENT_TOLERANCE * asked + _ROUNDING[dtype]
         if doubt <= allowed:
             return answer
         status = f"the equations hold to {doubt:.2g} only; give more steps, a smaller tolerance or precision='float64'"

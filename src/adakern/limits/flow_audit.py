@@ -110,7 +110,6 @@ def _certificate(
         signal = points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s))))
         starts = np.asarray(unit_search.default_starts(root, signal, _SEEDS, key))
         starts = np.concatenate([starts, weights[lengths > 0] / lengths[lengths > 0][:, None]])
-        gap = flow_gap.gap(
-            loss, limit.network.activation, root[points.member], y, s, cost=norm, price=price, starts=starts, key=key
-        )
+        numbers: dict[str, Any] = {"cost": norm, "price": price, "starts": starts, "key": key, "errors": delta}
+        gap = flow_gap.gap(loss, limit.network.activation, root[points.member], y, s, **numbers)
     return {"certificate": gap.relative, "value": gap.primal, "largest_pull": gap.largest}

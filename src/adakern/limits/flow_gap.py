@@ -90,6 +90,7 @@ def gap(
     price: float,
     starts: Any,
     key: Array,
+    errors: Any = None,
 ) -> Gap:
     r"""The gap with $\Delta$ the errors of the outputs, and the strongest pull that `unit_search.hardest` finds from `starts`.
 
@@ -99,12 +100,17 @@ def gap(
         root: $A$, (P, r), $AA^\top=\Phi^0$, one row for each row of `y`.
         starts: (S, r), such as `unit_search.default_starts` and the neurons themselves.
         key: for its hops.
+        errors: another $\Delta$, (P, C), which is a dual point as well; the better one counts.
 
     Called inside `precision.scope`.
     """
-    errors = loss.error(jnp.asarray(y), jnp.asarray(outputs))
-    found = unit_search.hardest(activation, root, errors, starts, key)
-    return measured(loss, y, outputs, errors, cost, price, float(found.values[0]), found.directions[0])
+    tried = []
+    for delta in (loss.error(jnp.asarray(y), jnp.asarray(outputs)), errors):
+        if delta is not None:
+            found = unit_search.hardest(activation, root, delta, starts, key)
+            pull, direction = float(found.values[0]), found.directions[0]
+            tried.append(measured(loss, y, outputs, delta, cost, price, pull, direction))
+    return max(tried, key=lambda one: one.dual)
 
 
 def _highest(value: Callable[[float], float], farthest: float) -> float:
