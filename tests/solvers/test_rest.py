@@ -392,6 +392,7 @@ def test_a_minimum_at_depth(tanh):
     assert least > -1e-5 and most > 1e-4
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_three_layers_of_relu(tmp_path):
     deep = solve(DEEP, X[:4], Y[:4])
     assert deep.converged and deep.residual < 10 * TOLERANCE and deep.certificate is None

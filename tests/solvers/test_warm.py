@@ -30,6 +30,7 @@ def test_from_a_neighbour(find, cold, apart, neighbour):
     assert warm.converged and apart(warm, cold) < 2
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_from_fewer_points_and_back(points, cold, apart):
     X, y = points
     few = solve(X[:6], y[:6])
