@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -198,7 +200,9 @@ ADAPTIVE = [
     "all-zero inputs",
     "duplicates, different labels",
     "zero labels",
-    pytest.param("many features"),
+    pytest.param(
+        "many features", marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+    ),
 ]
 
 

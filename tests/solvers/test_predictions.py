@@ -1,12 +1,15 @@
 """What an adaptive solution says about points, old and new ones."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
 
 import adakern as ak
 
-CASES = [(1, "tanh"), (1, "relu"), (1, jax.nn.silu), (2, "tanh")]
+LONG = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+CASES = [(1, "tanh"), (1, "relu"), pytest.param((1, jax.nn.silu), marks=LONG), (2, "tanh")]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=["tanh", "relu", "silu", "two layers"])

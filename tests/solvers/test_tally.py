@@ -32,6 +32,7 @@ def precise(find):
     return find(particles=4096, tolerance=0.006)
 
 
+@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
 def test_errors_are_the_scatter_over_seeds(find, precise):
     runs = [find(seed=seed) for seed in range(10)]
     kernels = np.array([run.kernel for run in runs])
