@@ -6,6 +6,7 @@ The import hook has to be in place before the library's first import, which is w
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,12 @@ MOST_MAPS = 20_000  # a Linux process may have 65 530
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests first, so that no worker is left alone with one."""
+    """The longest tests first, so that no worker is left alone with one; those marked long where they are asked for."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if not os.environ.get("ADAKERN_LONG"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="make test-long runs it"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -200,9 +198,7 @@ ADAPTIVE = [
     "all-zero inputs",
     "duplicates, different labels",
     "zero labels",
-    pytest.param(
-        "many features", marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
-    ),
+    pytest.param("many features", marks=pytest.mark.long),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def _blocks(page: str) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in _FENCE.finditer(text)]
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 @pytest.mark.slow
 def test_code_of_index_and_quickstart_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # the pages write files
@@ -41,7 +40,7 @@ def test_code_of_index_and_quickstart_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_code_of_networks_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
@@ -53,7 +52,7 @@ def test_code_of_networks_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_code_of_adaptive_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
@@ -63,7 +62,7 @@ def test_code_of_adaptive_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 @pytest.mark.parametrize("page, share", [("exact.md", 0.8), ("flow.md", 1.0), ("dynamics.md", 0.8)])
 def test_code_of_a_page_prints_what_it_quotes(page, share, tmp_path, monkeypatch, capsys):
     """Closed forms to the digit; sampled numbers are those of the same seed, on the same machine."""

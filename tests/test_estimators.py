@@ -113,9 +113,9 @@ def test_regressor_variance_needs_nngp(digits):
 def test_grid_search_in_a_pipeline(digits):
     X, y, X_test, y_test = digits
     pipeline = make_pipeline(StandardScaler(), ak.AdaptiveKernelClassifier(particles=128, tolerance=0.5))
-    grid = {"adaptivekernelclassifier__richness": [0.0, 0.5], "adaptivekernelclassifier__beta": [5.0, 50.0]}
+    grid = {"adaptivekernelclassifier__richness": [0.0, 0.5], "adaptivekernelclassifier__beta": [50.0]}
     search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
-    assert len(search.cv_results_["params"]) == 4
+    assert len(search.cv_results_["params"]) == 2
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.score(X_test, y_test) > 0.9
 

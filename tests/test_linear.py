@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from scipy import optimize
@@ -98,7 +96,7 @@ def test_the_closed_form_is_chosen_and_exact(data, depth, precision, small):
     assert weights @ values**2 == pytest.approx(solution.kernel[3, 3], rel=2e-3)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_it_agrees_with_particles(data):
     X, y = data
     limit = linear(2, richness=1.0, beta=5.0)
@@ -234,7 +232,7 @@ def test_close_solutions_of_the_logistic_loss(richness, expected):
     assert not solution.stats["all_solutions"]
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_rich_softmax():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((6, 8)), np.eye(3)[rng.integers(3, size=6)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import jax
 import jax.numpy as jnp
@@ -310,7 +309,7 @@ def test_outputs_add_up(activation):
     assert both.fitted.shape == (3, 2) and parts[0].fitted.shape == (3,)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 @pytest.mark.slow
 def test_softmax_with_two_classes_is_logistic():
     """Two softmax outputs differ by s; each class has half the prior variance of one logistic output's difference."""

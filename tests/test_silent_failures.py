@@ -29,7 +29,9 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     assert ak.NNGPK(ak.MLP(1), beta=np.array(2.0), decay=jnp.array(3.0)) == ak.NNGPK(ak.MLP(1), beta=2.0, decay=3.0)
 
 
-@pytest.mark.parametrize("activation", [jax.lax.erf, jnp.tanh, lambda h: jnp.clip(h, -1, 1)])
+@pytest.mark.parametrize(
+    "activation", [jax.lax.erf, pytest.param(jnp.tanh, marks=pytest.mark.long), lambda h: jnp.clip(h, -1, 1)]
+)
 def test_what_quadrature_cannot_resolve_is_not_returned_silently(data, activation):
     X, y = data
     with pytest.raises(ak.ConvergenceError, match="quadrature cannot resolve the activation .* rescale X to order one"):

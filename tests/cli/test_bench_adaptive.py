@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,7 +102,7 @@ def test_the_power_of_a_law_that_bends_over():
     assert slope == pytest.approx(2, abs=1e-3) and 0 < error < 1
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_small_network_against_the_theory(monkeypatch):
     """The comparison itself, on the smallest problem: alignment close to one, and evidence of every kind."""

@@ -45,7 +45,7 @@ def test_flow_of_another_programs_network(fixtures, digits):
     np.testing.assert_allclose(run.fitted, saved["mnist50_flow_tanh_g1.0/f"], atol=2e-3)
 
 
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_linear_networks_on_whitened_data(depth):
     """Label overlaps of every layer against the closed form of infinite width, which a width of 64 meets to 1/N."""
     X, y = 2 * np.eye(4), np.full(4, 0.5)
@@ -66,7 +66,7 @@ def test_overlaps_solve_their_equation():
         np.testing.assert_allclose(c, ratio ** np.arange(1, depth + 1), rtol=1e-9)
 
 
-@pytest.mark.parametrize("sampler", ["baoab", "euler"])
+@pytest.mark.parametrize("sampler", ["baoab", pytest.param("euler", marks=pytest.mark.long)])
 def test_law_of_one_neuron(sampler):
     """The preactivation of a single neuron at a single point, against its density by quadrature."""
     run = ak.finite.langevin(
@@ -90,7 +90,14 @@ def test_law_of_one_neuron(sampler):
     assert prior.statistic > 3 / np.sqrt(2000)  # and the law is not the prior's
 
 
-@pytest.mark.parametrize("parameterization, richness", [("mean-field", 0.05), ("ntk", 1.0), ("ntk", 0.5)])
+@pytest.mark.parametrize(
+    "parameterization, richness",
+    [
+        pytest.param("mean-field", 0.05, marks=pytest.mark.long),
+        pytest.param("ntk", 1.0, marks=pytest.mark.long),
+        ("ntk", 0.5),
+    ],
+)
 def test_lazy_limits(digits, parameterization, richness):
     """Small richness gives the predictor NNGPK; NTK parameterisation gives the mean and, over γ², the variance of NNGP."""
     X, y, X_test, _ = digits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from adakern.limits.vga import VGA
 from adakern.precision import scope
 from adakern.solvers import gaussian
 
-pytestmark = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+pytestmark = pytest.mark.long
 
 CASES = {
     "relu": VGA(ak.MLP(depth=1, activation="relu"), richness=1.2, beta=30.0, decay=(0.8, 1.5)),
@@ -147,7 +146,7 @@ def test_permuting_points_and_the_sign_of_labels(found, data):
     np.testing.assert_allclose(other.fitted, -answer.fitted[order], rtol=1e-6)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 @pytest.mark.slow
 def test_its_free_energy_bounds_the_exact_one():
     rng = np.random.default_rng(3)

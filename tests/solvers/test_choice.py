@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +24,7 @@ def test_small_tilts_go_to_the_dual(gentle):
     assert 0.5 < gentle.stats["ess"] <= 1
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_a_strong_tilt_goes_to_the_particles(points):
     solution = ak.solve(limit(richness=6.0, beta=50.0), *points, tolerance=0.05, throw=False)
     assert solution.stats["solver"] == "particles"
@@ -37,7 +36,7 @@ def test_options_of_the_particles_call_for_them(points, option):
     assert solution.stats["solver"] == "particles"
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_the_certificate_tells_what_an_answer_is_worth(points, gentle, find):
     error = gentle.stats["certificate_error"]
     assert -3 * error < gentle.certificate < 0.02

@@ -1,6 +1,6 @@
 """What the particle solver must not claim: accuracy that it does not have, or an answer that the audit does not bear out."""
 
-import os
+import functools
 
 import numpy as np
 import pytest
@@ -17,11 +17,12 @@ def stiff():
     X, y = np.random.default_rng(0).standard_normal((16, 10)), np.sign(np.random.default_rng(1).standard_normal(16))
     limit = ak.ANBK(ak.MLP(1, "tanh"), richness=10.0)
     options = {"particles": 256, "tolerance": 0.02, "throw": False}
-    return limit, X, y, [ak.solve(limit, X, y, seed=seed, **options) for seed in range(4)]
+    return limit, X, y, functools.cache(lambda seed: ak.solve(limit, X, y, seed=seed, **options))
 
 
+@pytest.mark.long
 def test_neurons_that_stand_still_are_in_the_error(stiff):
-    *_, found = stiff
+    found = [stiff[-1](seed) for seed in range(4)]
     kernels = np.array([solution.kernel for solution in found])
     scatter = np.sqrt(np.sum(kernels.var(axis=0, ddof=1)))
     claimed = np.sqrt(np.mean([np.sum(solution.kernel_errors[0] ** 2) for solution in found]))
@@ -31,9 +32,10 @@ def test_neurons_that_stand_still_are_in_the_error(stiff):
 
 
 def test_a_wrong_kernel_is_refused_however_stiff(stiff):
-    limit, X, y, found = stiff
+    limit, X, y, find = stiff
+    found = find(0)
     for factor in (0.5, 1.5, 2.0, 3.0):
-        kernel = factor * found[0].kernel
+        kernel = factor * found.kernel
         coefficients = np.linalg.solve(kernel + np.eye(16) / limit.beta, y)[:, None]
         answer = Answer(
             kernels=(kernel,),
@@ -41,9 +43,9 @@ def test_a_wrong_kernel_is_refused_however_stiff(stiff):
             coefficients=coefficients,
             fitted=kernel @ coefficients,
             errors=y[:, None] - kernel @ coefficients,
-            kernel_errors=found[0].kernel_errors,
+            kernel_errors=found.kernel_errors,
             duals=(-(limit.richness**2) * coefficients @ coefficients.T,),
-            draws=found[0].draws,
+            draws=found.draws,
             converged=True,
             stats={"relative_error": 0.05, "stiffness": 1e4},
         )
@@ -54,7 +56,7 @@ def test_a_wrong_kernel_is_refused_however_stiff(stiff):
         assert "saddle equations hold to" in judged.status or "audit is too noisy" in judged.status
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_the_outputs_too_end_the_probes(points):
     """Outputs far smaller than what the kernel says of them: their share of the probes' noise counts as well."""
     X, y = points
@@ -73,9 +75,7 @@ def test_a_part_of_a_stretch_is_no_batch(find):
     "particles",
     [
         100,
-        pytest.param(
-            256, marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
-        ),
+        pytest.param(256, marks=pytest.mark.long),
     ],
 )
 def test_memory_does_not_change_the_number_of_particles(find, particles):
@@ -97,7 +97,7 @@ def test_kernels_of_other_inputs_are_no_start_of_minmax(find, points):
         ak.solve(ak.ANBK(ak.MLP(1, "tanh")), X, y, init=[np.eye(8) - 0.3 * np.ones((8, 8))])
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_a_law_that_grows_too_fast_is_refused(points):
     limit = ak.ANBK(ak.MLP(1, lambda h: h * h), richness=0.3)
     solution = ak.solve(limit, *points, particles=64, tolerance=0.3, throw=False)
@@ -114,8 +114,9 @@ def test_snapshots_are_spread_over_the_run(find):
 
 
 def test_an_error_of_the_audit_is_said(stiff):
-    _, X, y, found = stiff
-    assert found[0].stats["audit"]["doubt"] <= found[0].residual + 1e-12
+    _, X, y, find = stiff
+    found = find(0)
+    assert found.stats["audit"]["doubt"] <= found.residual + 1e-12
     answer = Answer((), np.eye(2), np.eye(2), y, y, kernel_errors=None, draws=(X,), converged=True)
     findings = {"audit": {"doubt": 0.1, "noise": {"kernels": [0.2]}}}
     assert "too noisy" in _judge(answer, 0.1, findings, "float64").status

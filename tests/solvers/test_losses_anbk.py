@@ -1,7 +1,6 @@
 """The adaptive limit with other losses, several outputs and decays: exact cases first, then relations that must hold."""
 
 import functools
-import os
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import adakern as ak
 
 LABELS = {"logistic": np.array([1.0]), "softmax": np.array([[1.0, 0.0, 0.0]]), "squared": np.array([[0.8, -0.6]])}
 
-LONG = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+LONG = pytest.mark.long
 LOSSES = ["logistic", "softmax", pytest.param("squared", marks=LONG)]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ from adakern.progress import Progress
 from adakern.solvers import newton_dual
 from adakern.solvers.warm import Start
 
-pytestmark = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+pytestmark = pytest.mark.long
 
 
 def solve(limit, X, y, *, seed=0, precision="float64", particles=8192, tolerance=0.1, steps=60, budget=2**30):
@@ -53,7 +51,7 @@ def test_one_point_is_exact_and_errors_are_honest(one_point):
     assert abs(v.mean() - 1 / (0.1 + exact)) < 4 * v.std(ddof=1) / np.sqrt(12)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_agrees_with_particles(points, find, apart):
     X, y = points
     answer = solve(tanh(1.0), X, y)

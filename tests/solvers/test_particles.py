@@ -1,6 +1,5 @@
 """The particle solver against exact cases, against wide networks, and against itself."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def overlap(depth, richness, beta):
 
 @pytest.mark.parametrize(
     "depth",
-    [pytest.param(1, marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")), 2],
+    [pytest.param(1, marks=pytest.mark.long), 2],
 )
 def test_deep_linear_overlaps(depth):
     X, y = whitened(4)
@@ -44,7 +43,7 @@ def test_deep_linear_overlaps(depth):
         assert abs(measured.mean() - growth ** (layer + 1)) < 4 * error + 0.005 * growth ** (layer + 1)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_one_point_has_the_exact_law(one_point):
     X = np.array([[1.0, -0.5]])
     variance = float(X[0] @ X[0] / 2)
@@ -87,7 +86,7 @@ def test_small_richness_is_lazy_within_its_error(find, points, rng):
             2,
             "tanh",
             0.5,
-            marks=pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it"),
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -119,7 +118,7 @@ def test_label_sign_symmetry_and_seeds(find, points):
     assert np.abs(first.kernel - other.kernel).max() > 1e-4
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_duplicated_points_share_their_field(points, rng):
     X, y = points
     doubled, labels = np.concatenate([X, X[:3]]), np.concatenate([y, y[:3]])
@@ -129,7 +128,7 @@ def test_duplicated_points_share_their_field(points, rng):
     assert solution.density(2, 10)[0].tolist() == solution.density(2, 2)[0].tolist()
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_the_residual_sees_a_wrong_answer():
     """The audit samples afresh: its own noise, in the stats, is all that a right answer shows, and the solver's neurons do not count."""
     X, y, _, _ = ak.datasets.mnist(n_train=12, n_test=1)
@@ -167,7 +166,7 @@ def test_an_impossible_tolerance(find):
         find(tolerance=1e-6, steps=60)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_several_outputs_and_float32_and_files(tmp_path):
     X, y, X_test, _ = ak.datasets.mnist(n_train=12, n_test=30)
     limit = ak.ANBK(ak.MLP(2, "gelu"), richness=0.5, decay=(1.0, 0.5, 2.0))
@@ -183,7 +182,7 @@ def test_several_outputs_and_float32_and_files(tmp_path):
     assert loaded.limit == limit
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_float32_agrees_with_float64_within_error_bars(find):
     double, single = find(2), find(2, precision="float32")
     for a, b, e, g in zip(double.kernels, single.kernels, double.kernel_errors, single.kernel_errors, strict=True):

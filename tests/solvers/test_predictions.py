@@ -1,14 +1,12 @@
 """What an adaptive solution says about points, old and new ones."""
 
-import os
-
 import jax
 import numpy as np
 import pytest
 
 import adakern as ak
 
-LONG = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+LONG = pytest.mark.long
 CASES = [(1, "tanh"), (1, "relu"), pytest.param((1, jax.nn.silu), marks=LONG), (2, "tanh")]
 
 

@@ -1,6 +1,5 @@
 """Whether the numbers that the particle solver gives with its answer are right: errors, biases, when it is done, and what a bad step does."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +31,7 @@ def precise(find):
     return find(particles=4096, tolerance=0.006)
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_errors_are_the_scatter_over_seeds(find, precise):
     runs = [find(seed=seed) for seed in range(10)]
     kernels = np.array([run.kernel for run in runs])
@@ -42,7 +41,7 @@ def test_errors_are_the_scatter_over_seeds(find, precise):
     assert size(kernels.mean(axis=0) - precise.kernel) < 2 * joint
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bias_of_few_particles_is_taken_out(find, points, precise, tallies, monkeypatch):
     """Along the labels, where the force of 32 particles overshoots."""
@@ -117,7 +116,7 @@ def test_the_robust_range(find, problem):
         assert np.isfinite(array).all()
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_six_layers(find):
     solution = find(6, tolerance=0.1)
     assert solution.converged and len(solution.kernels) == 6

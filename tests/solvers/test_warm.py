@@ -1,7 +1,5 @@
 """Warm starts and paths change the way, not the answer; neither does the order of points or a rotation of inputs."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -30,7 +28,7 @@ def test_from_a_neighbour(find, cold, apart, neighbour):
     assert warm.converged and apart(warm, cold) < 2
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_from_fewer_points_and_back(points, cold, apart):
     X, y = points
     few = solve(X[:6], y[:6])
@@ -50,7 +48,7 @@ def test_from_more_particles_and_to_more(find, cold, apart):
     assert apart(find(init=few), cold) < 2
 
 
-@pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+@pytest.mark.long
 def test_two_layers_from_fewer_points(points, find, apart):
     X, y = points
     deep = ak.ANBK(ak.MLP(2, "tanh"))

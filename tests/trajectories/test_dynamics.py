@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
@@ -15,7 +13,7 @@ from adakern.trajectories.population import Start, span
 
 ONE = np.array([[1.0]]), np.array([1.0])
 RELU, TANH, LINEAR = ak.MLP(1, "relu"), ak.MLP(1, "tanh"), ak.MLP(1, "linear")
-LONG = pytest.mark.skipif(not os.environ.get("ADAKERN_LONG"), reason="make test-long runs it")
+LONG = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +183,7 @@ def test_the_end_is_the_fixed_point(decaying):
     assert np.abs(tangent @ delta / 0.3 - f).max() > 5e-3
 
 
+@pytest.mark.long
 def test_rounding_of_kinks_is_within_the_accuracy(points, decaying):
     X, y = points[:2]
     times = decaying.times[:-1]
