@@ -73,7 +73,7 @@ def solve(
         init: ANBK: a warm start: a `Solution` of a neighbouring problem (another richness, beta, decay, loss or data set; the same depth), or kernels
             over the training points, as a list or as what has them (a finite network's `Run`). It changes the way, not the answer. ANTK: a `Solution` of another ANTK of the same
             depth, or the `Run` of a network trained on X, whose neurons take the place of the random ones: several layers may have several places to rest.
-        checkpoint: ANBK: a file to write every half minute and to go on from if it exists. It is removed when the answer has converged;
+        checkpoint: ANBK, ANTK: a file to write every half minute and on an interrupt, and to go on from if it exists. It is removed when the answer has converged;
             otherwise a call with more `steps` goes on from it.
         progress: show a progress bar on standard error.
         throw: raise `ConvergenceError` if the answer does not meet its tolerance; otherwise the solution says so.
@@ -178,7 +178,11 @@ class _Work:
         idle = [] if isinstance(limit, ANBK) else given
         descends = isinstance(limit, ANTK) and not linear.applies(limit)
         if descends:
-            idle = [name for name in given if name not in ("particles", "tolerance", "steps", "memory", "init")]
+            idle = [
+                name
+                for name in given
+                if name not in ("particles", "tolerance", "steps", "memory", "init", "checkpoint")
+            ]
         if isinstance(limit, VGA):
             idle = [name for name in given if name not in ("tolerance", "steps")]
         if idle:
@@ -207,12 +211,12 @@ class _Work:
             self.init = _warm(limit, X, options["init"])
         identity: dict[str, Any] = {}
         if options["checkpoint"] is not None:
-            if self.solver != "particles":
+            if not descends and self.solver != "particles":
                 raise ValueError(f'checkpoint is for solver="particles", and {self.solver!r} has none; leave it out')
             identity = {
                 "limit": storage.limit_config(limit),
                 "data": files.digest(X, y),
-                "init": files.digest(*self.init.kernels, *self.init.draws),
+                "init": files.digest(*self.init.kernels, *self.init.draws, *self.fields),
                 "options": [self.particles, self.tolerance, self.budget, seed, dtype],
                 "version": __version__,
             }
@@ -237,6 +241,7 @@ class _Work:
                 steps=self.steps,
                 budget=self.budget,
                 init=self.fields,
+                checkpoint=self.checkpoint,
                 progress=self.progress,
             )
         if isinstance(limit, ANTK):

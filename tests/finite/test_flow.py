@@ -68,6 +68,24 @@ def test_ode_against_another_integrator(exact):
     assert np.linalg.norm(exact.weights[0][-1] - start[0]) > 0.1
 
 
+def test_stabilised_steps_follow_the_same_flow(exact):
+    fine = tiny(method="chebyshev", accuracy=1e-7, tolerance=0.0)
+    for found, expected in zip(fine.weights, exact.weights, strict=True):
+        np.testing.assert_allclose(found, expected, atol=3e-6)
+    assert fine.stats["evaluations"] > fine.stats["steps"] > 0
+
+
+def test_stabilised_steps_reach_the_end_with_fewer_evaluations():
+    X, y = np.random.default_rng(0).standard_normal((30, 4)), np.sign(np.random.default_rng(1).standard_normal(30))
+    options = {"width": 64, "decay": 0.3, "richness": 2.0, "time": 40.0, "tolerance": 0.0}
+    runs = [
+        ak.finite.gradient_flow(ak.MLP(2, "tanh"), X, y, method=method, **options) for method in ("ode", "chebyshev")
+    ]
+    assert runs[1].stats["evaluations"] < 0.6 * runs[0].stats["evaluations"]
+    np.testing.assert_allclose(runs[1].fitted, runs[0].fitted, atol=2e-3)
+    np.testing.assert_allclose(runs[1].kernel, runs[0].kernel, atol=5e-3 * np.abs(runs[0].kernel).max())
+
+
 def test_initial_weights_are_the_seeds(exact):
     drawn = model.draw(np.random.default_rng([0, 0, 0]), ((2, 3), (3, 3), (3, 2)))
     for found, expected in zip(exact.weights, drawn, strict=True):

@@ -27,13 +27,18 @@ from adakern.benchmarks.flow_rows import (
 )
 from adakern.benchmarks.truth import REFERENCE
 from adakern.metrics import alignment
+from adakern.solution import Solution
 from adakern.solving import solve
 from adakern.trajectories import dynamics as follow
 
 LEAST = 0.9995  # alignment
 CLOSE = 1e-3  # outputs that are this near are the same, however near the networks are to each other
-# Deeper networks: gradient descent at these steps ends where the adaptive integrator does, at a fraction of its evaluations; larger ones chatter at kinks.
-STEPS = {"relu": 0.004, "tanh": 0.008}
+# Deeper networks end where the adaptive Runge-Kutta pair does at a fraction of its evaluations: smooth ones by stabilised steps, ReLU, whose kinks make these short, by gradient descent; larger
+# steps chatter there.
+DEEPER: dict[str, dict[str, Any]] = {
+    "relu": {"method": "descent", "step": 0.004},
+    "tanh": {"method": "chebyshev"},
+}
 LOWER = 1e-4  # a network's value may be below the theory's by this, relative
 MOMENTS = 12
 
@@ -51,9 +56,7 @@ def _trained(
 ) -> finite.Run:
     # One hidden layer is cheap, and slow where decay is strong: tanh still moves by 1 % per unit of time at 6/decay.
     length = options.time or (20.0 if options.quick else {1: 60.0, 2: 12.0}.get(depth, 8.0))
-    how: dict[str, Any] = {"accuracy": 1e-5}
-    if depth > 1:
-        how = {"method": "descent", "step": STEPS[activation]}
+    how = DEEPER[activation] if depth > 1 else {"accuracy": 1e-5}
     return finite.gradient_flow(
         mlp(depth, activation),
         X,
@@ -132,6 +135,8 @@ def compare(
         note = f"{state}; {how}" + ("" if run.converged else f"; FAILED: {run.status}")
         yield Row(f"{at}: motion per unit of time", float(run.stats["rate"] or math.nan), note=note)
     last, at = runs[-1], f"{label}, N={sizes[-1][0]}"
+    if depth > 1 and activation == "relu":
+        yield from _own_place(theory, last, at, least)
     own = max(apart(a.fitted, b.fitted) for a, b in itertools.combinations(runs, 2))
     off = apart(theory.fitted, last.fitted)
     excess = _value(last) / float(theory.stats["objective"]) - 1
@@ -152,6 +157,19 @@ def compare(
         max(own, CLOSE),
         note=f"networks among each other {own:.2g}",
     )
+
+
+def _own_place(theory: Solution, run: finite.Run, at: str, least: float) -> Iterator[Row]:
+    """Deep ReLU networks have several places to rest: the one that this network is close to, found from its own neurons, and how far that is from what `solve` finds by itself."""
+    place = solve(theory.limit, theory.X, theory.y, init=run, throw=False)
+    said = place.status if place.converged else f"NOT converged: {place.status}"
+    worth = float(place.stats["objective"]) / float(theory.stats["objective"]) - 1
+    yield Row(f"{at}: value of the place it is close to, over the theory's, minus one", worth, note=said)
+    for layer, (rest, ours, theirs) in enumerate(zip(place.kernels, theory.kernels, run.kernels, strict=True), 1):
+        value = alignment(rest, theirs.astype(np.float64))
+        note = f"{100 * relative(rest, theirs):.2g} % off; the theory's kernel is {100 * relative(ours, rest):.2g} % off it"
+        good = value >= least and place.converged and run.converged
+        yield Row(f"{at}: alignment of layer {layer} with that place", value, f"≥ {least:g}", good, note=note)
 
 
 def fixture(options: Options) -> Iterator[Row]:

@@ -13,7 +13,7 @@ import numpy as np
 from adakern import finite
 from adakern.benchmarks import flow_plain
 from adakern.benchmarks.adaptive_speed import stopwatch
-from adakern.benchmarks.flow_networks import STEPS
+from adakern.benchmarks.flow_networks import DEEPER
 from adakern.benchmarks.flow_rows import (
     Options,
     Row,
@@ -78,7 +78,7 @@ def speed(options: Options, depth: int, activation: str, decay: float) -> Iterat
     label = name(depth, activation, 1.0, decay)
     note = solution.status if solution.converged else f"NOT converged: {solution.status}"
     yield Row(f"{label}: seconds of the solver", watch.seconds, note=f"first call {first.wall:.1f} s; {note}")
-    how: dict[str, Any] = {"accuracy": 1e-5} if depth == 1 else {"method": "descent", "step": STEPS[activation]}
+    how = DEEPER[activation] if depth > 1 else {"accuracy": 1e-5}
     length, spent = 8.0, 0.0
     while True:
         with stopwatch() as clock:
@@ -105,7 +105,7 @@ def speed(options: Options, depth: int, activation: str, decay: float) -> Iterat
     yield Row(
         f"{label}: seconds of a network, N={width}, over the solver's",
         ratio,
-        note=f"{'> ' if bound else ''}{ratio:.3g}: {clock.seconds:.1f} s, {run.stats['steps']} steps, {run.status}",
+        note=f"{'> ' if bound else ''}{ratio:.3g}: {clock.seconds:.1f} s, {run.stats['evaluations']} gradients, {run.status}",
         series={
             "problem": label,
             "ratio": ratio,

@@ -86,7 +86,7 @@ def run(
         typer.Option(help="Most gradient evaluations, anbk: default 20000, antk: 40000; vga: most Newton steps."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="anbk: a file to write on the way, and to go on from if it exists.")
+        Path | None, typer.Option(help="anbk, antk: a file to write on the way, and to go on from if it exists.")
     ] = None,
     precision: Annotated[Precision, typer.Option(help="Floating-point precision.")] = Precision.float64,
     seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import losses, memory
+from adakern import chebyshev, losses, memory
 from adakern._version import __version__
 from adakern.checkpoints import Checkpoint, Content
 from adakern.finite import coordinates, measure, model, sampler
@@ -25,7 +25,7 @@ from adakern.finite.run import Run, Settings, first_weights, snapshot
 from adakern.networks import Network
 from adakern.progress import Progress
 
-METHODS = ("ode", "descent")
+METHODS = {"ode": 1e-5, "chebyshev": 1e-3, "descent": 0.0}  # and the error allowed in a step
 _RECORDS = 64  # moments at which the loss is recorded
 # Step × fastest rate: explicit third order is stable below 2.5, and a stable step lets stiff modes die out instead of chattering.
 _REACH = 2.0
@@ -97,6 +97,26 @@ def _integrate(
     return final, solution.stats["num_steps"], solution.result == diffrax.RESULTS.successful
 
 
+@functools.partial(jax.jit, static_argnames=("net", "accuracy"))
+def _glide(
+    net: Model, accuracy: float, problem: Problem, weights: Weights, span: Array
+) -> tuple[Weights, Array, Array, Array]:
+    """The flow over a span of time by stabilised steps (`chebyshev`); steps and evaluations, and whether it succeeded."""
+    velocity = functools.partial(_velocity, net, problem)
+
+    def inspect(new: Weights, error: Weights) -> tuple[Array, Array]:
+        # Relative to the weights of each layer, or to a thousandth of what they were at the start.
+        sizes = [
+            jnp.linalg.norm(e) / jnp.maximum(jnp.linalg.norm(w), 1e-3 * math.sqrt(w.size))
+            for e, w in zip(error, new, strict=True)
+        ]
+        return jnp.max(jnp.stack(sizes)) / accuracy, jnp.zeros((), new[0].dtype)
+
+    motion = chebyshev.start(velocity, inspect, weights)._replace(left=span)
+    motion = chebyshev.advance(velocity, inspect, motion, jnp.asarray(_MOST_STEPS))
+    return motion.state, motion.steps, motion.evaluations, motion.left <= 0
+
+
 @functools.partial(jax.jit, static_argnames=("net",))
 def _descend(net: Model, problem: Problem, weights: Weights, step: Array, count: Array) -> Weights:
     def one(_: Any, weights: Weights) -> Weights:
@@ -124,6 +144,7 @@ class Record(Recorded):
     weights: Weights
     index: int = -1  # of the last moment recorded
     steps: int = 0
+    evaluations: int = 0  # of the gradient
     step: float = 0.0
     fade: float = 1.0  # what weight decay has left of first-layer weights that no training point sees
     rate: float = math.inf  # at which kernels and outputs move
@@ -239,7 +260,7 @@ class Task:
 
     def _stretch(self, record: Record) -> Record:
         """Train to the next moment of the grid."""
-        moved = self._flow(record) if self.plan.method == "ode" else self._descend(record)
+        moved = self._descend(record) if self.plan.method == "descent" else self._flow(record)
         if all(bool(jnp.isfinite(w).all()) for w in record.weights) and moved:
             return self._look(record)
         failed = self.record.copy()  # a failed run ends at its last sound moment
@@ -254,12 +275,16 @@ class Task:
         """The flow to the next moment; whether it could be followed."""
         span = float(self.grid[record.index + 1] - self.grid[record.index])
         dtype = self.problem.y.dtype
-        largest = jnp.asarray(_REACH / self._fastest(record.weights), dtype)
-        weights, steps, fine = _integrate(
-            self.net, self.plan.accuracy, self.problem, record.weights, jnp.asarray(span, dtype), largest
-        )
+        length, accuracy = jnp.asarray(span, dtype), self.plan.accuracy
+        if self.plan.method == "chebyshev":
+            weights, steps, evaluations, fine = _glide(self.net, accuracy, self.problem, record.weights, length)
+        else:
+            largest = jnp.asarray(_REACH / self._fastest(record.weights), dtype)
+            weights, steps, fine = _integrate(self.net, accuracy, self.problem, record.weights, length, largest)
+            evaluations = 3 * steps
         record.weights = weights
         record.steps += int(steps)
+        record.evaluations += int(evaluations)
         record.step = span / max(1, int(steps))
         record.fade *= math.exp(-self.settings.decays[0] * span)
         return bool(fine)
@@ -272,6 +297,7 @@ class Task:
         step = jnp.asarray(record.step, self.problem.y.dtype)
         record.weights = _descend(self.net, self.problem, record.weights, step, jnp.asarray(count))
         record.steps += count
+        record.evaluations += count
         record.fade *= (1 - record.step * self.settings.decays[0]) ** count
         # Descent that is unstable can stay finite for long, and then find a place far away.
         s = _look(self.net, self.problem, record.weights)[0]
@@ -365,6 +391,7 @@ class Task:
             stats={
                 "method": self.plan.method,
                 "steps": record.steps,
+                "evaluations": record.evaluations,
                 "step": record.step,
                 "stationary": record.stationary,
                 "rate": record.rate if math.isfinite(record.rate) else None,
@@ -377,7 +404,7 @@ class Task:
         return _finished(base, self.data)
 
 
-_PLAIN = ("index", "steps", "step", "fade", "stationary", "failure", "sizes")
+_PLAIN = ("index", "steps", "evaluations", "step", "fade", "stationary", "failure", "sizes")
 
 
 def _pack(record: Record) -> Content:

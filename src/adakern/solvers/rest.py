@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import losses, memory
+from adakern.checkpoints import Checkpoint
 from adakern.limits import resting, unit_search
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Answer
@@ -29,6 +30,7 @@ from adakern.solvers import atoms as atomic
 from adakern.solvers import rest_births, rest_convex
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_flow import followed
+from adakern.solvers.rest_journal import Journal
 from adakern.solvers.rest_settle import ANGLES, LOOSE, STAGE, settle, sharpen
 from adakern.solvers.rest_start import from_fields, white
 from adakern.solvers.rest_task import End, Meter, Problem, energy_of, errors, problem, summed
@@ -53,6 +55,7 @@ def solve(
     steps: int,
     budget: int,
     init: list[np.ndarray],
+    checkpoint: Checkpoint,
     progress: Progress,
 ) -> Answer:
     """Solve the aNTK of an MLP; `y` has shape (points, outputs)."""
@@ -65,7 +68,6 @@ def solve(
     )
     chunks = _chunks(count, 12 * size * len(X), budget)
     task = problem(limit, X, np.asarray(y, np.float64), precision, chunks)
-    deep = limit.network.depth > 1 and task.model.kinked
     nothing = float(limit.richness**2 * np.sum(_values(limit, task.y, np.zeros_like(task.y))))
     with progress.task("aNTK", total=steps) as advance:
         meter = Meter(steps, advance)
@@ -77,18 +79,12 @@ def solve(
                 meter,
                 "everything dies: richness is below the threshold of ak.collapse_threshold",
             )
-        if task.convex and rest_convex.fits(task):
-            given = from_fields(task, init) if init else None
-            both = range(1 if init or len(task.points.first) * task.y.shape[1] > _BOTH else 2)
-            with scope("float64"):
-                ends = [rest_convex.newton(task, seed + 1000 * start, tolerance, meter, given) for start in both]
-        else:
-            if init:
-                starts = [from_fields(task, init)]
-            else:
-                starts = [(followed if deep else white)(task, seed, start, count, meter) for start in range(2)]
-            begin = len(ANGLES) - 1 if init or deep else 0
-            ends = [_end(task, start, begin, seed, tolerance, meter) for start in starts]
+        journal = Journal(checkpoint, meter, tolerance)
+        given = from_fields(task, init) if init else None
+        with journal.kept():
+            for start in range(len(journal.ends), _starts(task, init)):
+                journal.end(_one(task, seed, start, count, given, tolerance, meter, journal))
+        ends = journal.ends
         living = [end for end in ends if _alive(end, nothing)]
         if not living and limit.richness > 0:
             living = _revived(task, seed, count, tolerance, nothing, meter)
@@ -103,6 +99,34 @@ def solve(
     return _answer(
         task, living, len(ends) - len([e for e in ends if _alive(e, nothing)]), tolerance, nothing, meter, precision
     )
+
+
+def _starts(task: Problem, init: list[np.ndarray]) -> int:
+    large = task.convex and len(task.points.first) * task.y.shape[1] > _BOTH
+    return 1 if init or large else 2
+
+
+def _one(
+    task: Problem,
+    seed: int,
+    start: int,
+    count: int,
+    given: Atoms | None,
+    tolerance: float,
+    meter: Meter,
+    journal: Journal,
+) -> End:
+    """One start, or what a checkpoint has of it, to rest."""
+    found = given if journal.atoms is None else journal.atoms
+    if task.convex and rest_convex.fits(task):
+        with scope("float64"):
+            return rest_convex.newton(task, seed + 1000 * start, tolerance, meter, found)
+    deep = task.limit.network.depth > 1 and task.model.kinked
+    begin = 0 if found is None and not deep else len(ANGLES) - 1
+    if found is None:
+        found = followed(task, seed, start, count, meter, journal) if deep else white(task, seed, start, count, meter)
+        meter.reach(found)
+    return _end(task, found, begin, seed, tolerance, meter)
 
 
 def _end(task: Problem, found: Atoms, begin: int, seed: int, tolerance: float, meter: Meter) -> End:

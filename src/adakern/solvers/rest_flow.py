@@ -20,6 +20,7 @@ from adakern import chebyshev
 from adakern.chebyshev import Motion
 from adakern.solvers import atoms as atomic
 from adakern.solvers.atoms import Atoms
+from adakern.solvers.rest_journal import Journal
 from adakern.solvers.rest_model import Data, Model
 from adakern.solvers.rest_settle import CLOSE
 from adakern.solvers.rest_task import Meter, Problem
@@ -79,7 +80,7 @@ def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, depth:
     return tuple(jnp.asarray(w, dtype) for w in (*drawn, readout))
 
 
-def followed(task: Problem, seed: int, start: int, count: int, meter: Meter) -> Atoms:
+def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, journal: Journal) -> Atoms:
     """The hidden neurons of a network that has followed the flow."""
     depth = task.limit.network.depth
     # Single precision: accuracy comes later.
@@ -87,18 +88,22 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter) -> 
         **{name: jnp.asarray(getattr(task.white, name), "float32") for name in ("root", "y", "richness", "decays")}
     )
     width = 2 * max(1, min(count, WIDEST) // 2)
-    rng = np.random.default_rng([seed, start])
-    weights = _drawn(rng, width, white.root.shape[1], task.y.shape[1], depth, white.root.dtype)
+    span = left = _LENGTHS / min(task.limit.decays)
+    if journal.network is None:
+        rng = np.random.default_rng([seed, start])
+        weights = _drawn(rng, width, white.root.shape[1], task.y.shape[1], depth, white.root.dtype)
+    else:
+        weights, left = tuple(map(jnp.asarray, journal.network[0])), journal.network[1]
     each = 6.0 * len(white.root) * sum(w.size for w in weights)
     most = meter.used + int(min(meter.left, _WORK / each))
     motion = _start(task.model, white, weights)
-    span = _LENGTHS / min(task.limit.decays)
-    motion = motion._replace(left=jnp.asarray(span, white.root.dtype))
+    motion = motion._replace(left=jnp.asarray(left, white.root.dtype))
     begun, seen = meter.used, 0
     while float(motion.left) > 0 and not bool(motion.stuck) and meter.used < most:
         motion = _advance(task.model, white, motion, jnp.asarray(32))
         now = int(motion.evaluations)
         meter.used = begun + now
+        journal.flow(tuple(map(np.asarray, motion.state)), float(motion.left))
         meter.advance(f"flow to t = {span - float(motion.left):.3g} of {span:.3g}", now - seen)
         seen = now
     hidden = tuple(np.asarray(w, np.float64) for w in motion.state[:-1])

@@ -53,6 +53,7 @@ def sharpen(task: Problem, found: Atoms, begin: int, meter: Meter) -> tuple[Atom
     for angle in ANGLES[begin:] if task.model.kinked else (0.0,):
         found, value, _ = settle(task, replace(found, angle=angle), STAGE, meter)
         found = atomic.merge(task.shape, found, min(max(CLOSE[2] * angle, CLOSE[1]), CLOSE[0]))
+        meter.reach(found)
     return found, value
 
 
@@ -61,6 +62,7 @@ def polish(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple
     sharp = replace(found, angle=_LAST if task.model.kinked else 0.0)
     for _ in range(_AGAIN):  # corners that neurons have left are still in the memory of the descent: it begins anew
         sharp, value, relative = settle(task, sharp, _FINE * tolerance, meter, _MORE_PATIENCE)
+        meter.reach(sharp)
         if relative <= tolerance or meter.spent:
             break
     return sharp, value, relative

@@ -42,6 +42,7 @@ class Meter:
     most: int
     advance: Callable[..., None]
     used: int = 0
+    reach: Callable[[Atoms], None] = lambda atoms: None  # is told where the descent has come to
 
     @property
     def left(self) -> int:
@@ -64,6 +65,10 @@ class End(NamedTuple):
     excess: float  # the strongest pull on an absent neuron over its decay, minus one
     gap: flow_gap.Gap | None
     rounds: int
+
+    def good(self, tolerance: float) -> bool:
+        """Whether it has come to rest."""
+        return (self.relative if self.gap is None else self.gap.relative) <= tolerance
 
 
 def problem(limit: ANTK, X: np.ndarray, y: np.ndarray, precision: str, chunks: int) -> Problem:

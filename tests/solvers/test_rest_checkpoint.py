@@ -1,0 +1,92 @@
+"""A solve of the aNTK that is interrupted goes on from where it was."""
+
+import numpy as np
+import pytest
+
+import adakern as ak
+from adakern.solvers import rest, rest_task
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((6, 3)), np.sign(RNG.standard_normal(6))
+DEEP = ak.ANTK(ak.MLP(2, "relu"), richness=3.0, decay=0.3)
+
+
+def solve(limit=DEEP, **options):
+    return ak.solve(limit, X, Y, particles=32, **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return solve()
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    """Make the solver stop when it has begun a number of times to say what begins like this, as by Ctrl-C."""
+
+    def when(text, count):
+        left, before = [count], [""]
+        made = rest_task.Meter
+
+        def meter(most, advance):
+            def told(message, amount):
+                left[0] -= message.startswith(text) and not before[0].startswith(text)
+                before[0] = message
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+                advance(message, amount)
+
+            return made(most, told)
+
+        monkeypatch.setattr(rest, "Meter", meter)
+
+    yield when
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(("text", "count", "again"), [("flow", 0, [0, 1]), ("stationary", 0, [1]), ("flow", 1, [1])])
+def test_going_on(whole, stop, tmp_path, monkeypatch, text, count, again):
+    """In the flow, in the descent, and in the second start: what is done is not done again."""
+    file = tmp_path / "run.checkpoint"
+    stop(text, count)
+    with pytest.raises(KeyboardInterrupt):
+        solve(checkpoint=file)
+    assert file.exists()
+    monkeypatch.undo()
+    begun = []
+    follow = rest.followed
+
+    def followed(task, seed, start, *rest):
+        begun.append((start, rest[-1].network is not None))
+        return follow(task, seed, start, *rest)
+
+    monkeypatch.setattr(rest, "followed", followed)
+    resumed = solve(checkpoint=file)
+    assert not file.exists() and resumed.converged
+    assert [start for start, _ in begun] == again
+    assert begun[0][1] == (text == "flow")
+    assert len(resumed.stats["starts"]) == 2
+    assert resumed.stats["objective"] == pytest.approx(whole.stats["objective"], rel=1e-5)
+    np.testing.assert_allclose(resumed.fitted, whole.fitted, atol=1e-3)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_more_steps_go_on(tmp_path, depth):
+    file = tmp_path / "run.checkpoint"
+    limit = ak.ANTK(ak.MLP(depth, "tanh"), richness=3.0, decay=0.3)
+    first = solve(limit, steps=20, checkpoint=file, throw=False)
+    assert not first.converged and file.exists()
+    second = solve(limit, checkpoint=file)
+    assert second.converged and second.stats["steps"] > first.stats["steps"] and not file.exists()
+    assert second.stats["objective"] < first.stats["objective"]
+
+
+def test_a_checkpoint_of_another_problem_is_refused(tmp_path, stop, monkeypatch):
+    file = tmp_path / "run.checkpoint"
+    stop("flow", 0)
+    with pytest.raises(KeyboardInterrupt):
+        solve(checkpoint=file)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="belongs to a run with another options"):
+        solve(checkpoint=file, seed=1)
+    assert file.exists()
