@@ -67,7 +67,7 @@ def _scores(file: Path, y: np.ndarray | None, columns: dict[str, np.ndarray]) ->
     signs = f.size == len(f) and np.isin(y, (-1.0, 1.0)).all()
     return {
         "test_loss": mean_squared_error(y, f, columns.get("variance", 0.0)),
-        "accuracy": float(np.mean((f > 0) == (y > 0))) if signs else None,
+        "accuracy": float(np.mean(np.sign(f) == y)) if signs else None,
     }
 
 
