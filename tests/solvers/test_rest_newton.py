@@ -8,13 +8,13 @@ from scipy.optimize import minimize
 
 import adakern as ak
 from adakern.precision import scope
-from adakern.solvers import atoms, rest_convex, rest_newton, rest_task
+from adakern.solvers import atoms, rest_convex, rest_newton, rest_step, rest_task
 
 
 def convex(points=12, rank=7, outputs=1, price=0.3, seed=0):
     rng = np.random.default_rng(seed)
     root, y = rng.normal(size=(points, rank)), rng.normal(size=(points, outputs))
-    return rest_newton.Convex(
+    return rest_step.Convex(
         root,
         root @ root.T,
         np.linalg.norm(root, axis=1),
@@ -31,7 +31,7 @@ def law(task, count=4, seed=1):
     rng = np.random.default_rng(seed)
     readouts = rng.normal(size=(count, task.zero.shape[1]))
     weights = rng.normal(size=(count, task.root.shape[1]))
-    return rest_newton.Law(weights, readouts / np.linalg.norm(readouts, axis=1, keepdims=True))
+    return rest_step.Law(weights, readouts / np.linalg.norm(readouts, axis=1, keepdims=True))
 
 
 def problem(X, y, richness=1.0, decay=0.1, loss="squared"):
@@ -50,8 +50,8 @@ def test_the_step_is_that_of_the_whole_matrix():
     """Every point counts, blocks and Gauss-Newton term written out."""
     task, damping = convex(), 0.1
     here = law(task)
-    at = rest_newton.place(task, here, 0.8, 0.3)
-    move, _, gain = rest_newton.direction(task, here, at, damping)
+    at = rest_step.place(task, here, 0.8, 0.3)
+    move, _, gain = rest_step.direction(task, here, at, damping)
     signs, delta = here.readouts[:, 0], task.error(at.outputs)[:, 0]
     units, rank = here.weights / at.sizes[:, None], task.root.shape[1]
     jacobians = [
@@ -70,15 +70,24 @@ def test_the_step_is_that_of_the_whole_matrix():
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
+def test_both_ways_to_a_step_agree(outputs, monkeypatch):
+    task = convex(outputs=outputs)
+    here = law(task)
+    at = rest_step.place(task, here, 0.8, 0.3)
+    written_out = rest_step.direction(task, here, at, 0.1)
+    monkeypatch.setattr(rest_step, "_SMALL", 0)
+    for one, other in zip(written_out, rest_step.direction(task, here, at, 0.1), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("tailed", [True, False])
 def test_what_a_step_is_to_gain_is_the_slope_along_it(outputs, tailed):
     task = convex(outputs=outputs)
     here, floor = law(task), 0.3 if tailed else 0.0
-    at = rest_newton.place(task, here, 0.8, floor, tailed)
-    move, turn, gain = rest_newton.direction(task, here, at, 0.1)
-    sides = [
-        rest_newton.place(task, rest_newton._moved(here, move, turn, e), 0.8, floor, tailed) for e in (1e-6, -1e-6)
-    ]
+    at = rest_step.place(task, here, 0.8, floor, tailed)
+    move, turn, gain = rest_step.direction(task, here, at, 0.1)
+    sides = [rest_step.place(task, rest_newton._moved(here, move, turn, e), 0.8, floor, tailed) for e in (1e-6, -1e-6)]
     assert gain > 0
     assert (sides[1].value - sides[0].value) / 2e-6 == pytest.approx(gain, rel=1e-5)
 
@@ -92,7 +101,7 @@ def test_stationary_and_quick(outputs):
         task, begin = rest_convex._convex(problem_), rest_convex._law(problem_, solved(problem_, 1e-4).atoms)
         rest = rest_newton.descend(task, begin, angles=(1e-3, 1e-3), goal=1e-21, steps=60)
         floor = rest_newton._FLOOR * 1e-3 * float(np.linalg.norm(rest.law.weights, axis=1).mean())
-        at = rest_newton.place(task, rest.law, 1e-3, floor)
+        at = rest_step.place(task, rest.law, 1e-3, floor)
         pulls = rest.law.readouts @ task.error(at.outputs).T
     units = rest.law.weights / at.sizes[:, None]
     downhill = (pulls * at.slopes) @ task.root + (np.sum(pulls * at.growth, axis=1) - task.price)[:, None] * units
@@ -169,3 +178,19 @@ def test_goes_on_from_atoms():
         again = rest_convex.newton(task, 1, 1e-5, meter, first.atoms)
     assert again.gap.primal == pytest.approx(first.gap.primal, rel=1e-5)
     assert again.rounds <= first.rounds
+
+
+def test_targets_nearly_met():
+    """A price of 1e-3: errors are a small part of the value."""
+    rng = np.random.default_rng(11)
+    end = solved(problem(rng.normal(size=(8, 3)), rng.normal(size=(8, 1)), 10.0, 1e-2))
+    assert end.gap.relative < 1e-5
+
+
+def test_a_newcomer_beside_a_neuron_that_pulls_the_other_way_joins():
+    task = convex(rank=2, seed=3)
+    here = law(task, 1)
+    u = here.weights[0] / np.linalg.norm(here.weights[0])
+    fields = np.maximum(task.root @ u, 0.0)[:, None]
+    assert rest_convex._taken(task, here, u, fields * here.readouts[0], 0.01)
+    assert not rest_convex._taken(task, here, u, -fields * here.readouts[0], 0.01)

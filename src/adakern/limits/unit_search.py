@@ -25,15 +25,20 @@ from adakern.activations import Activation
 from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, unit
 
 _CLIMBS = 30  # steps of a start before it is settled to rounding
+_RIDGES = 200  # the same with several outputs
 _STALLED = 2  # steps without a rise after which it is
 _RISE = 1e-6  # relative: what counts as one
 _INNER = 10  # accelerated gradient steps on a box problem between steps of its start; it goes on where it stopped
+_LONGER = (2.0, 4.0, 8.0, 16.0, 32.0)  # times a step, tried where there are several outputs
 _BATCH = 64  # starts at once: enough for a matrix product to be a fast one
 _ROUNDS = 6  # of `hardest`, at most
 _HOP = 0.5  # length of its hops
 _PARENTS = 16  # from which it hops
 _HOPS = 64  # in a round
 _FEW = 4  # times that each maximum was found on average: then these are all, or nearly
+
+
+_Signal = tuple[Array, Array, Array]  # h, b, and the value
 
 
 class Found(NamedTuple):
@@ -124,6 +129,16 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
             break
     # Only the best are settled to rounding, which takes longer than all the climbing.
     return _sorted(search(activation, root, factor, _distinct(found)[:_PARENTS]))
+
+
+def first(found: Found, most: int) -> Found:
+    """The best few, each once, the best first."""
+    found = _sorted(found)
+    kept: list[int] = []
+    for k, u in enumerate(np.asarray(found.directions, np.float64)):
+        if len(kept) < most and np.max(found.directions[kept] @ u, initial=-1.0) < 1 - _RISE:
+            kept.append(k)
+    return Found(*(part[kept] for part in found))
 
 
 def _sorted(found: Found) -> Found:
@@ -226,6 +241,10 @@ def _climb(task: Task, starts: np.ndarray, dtype: np.dtype[Any]) -> tuple[np.nda
     return unit(u), theta
 
 
+def _either(which: Array, yes: Array, no: Array) -> Array:
+    return jnp.where(which[:, None] if yes.ndim == 2 else which, yes, no)
+
+
 @jax.jit
 def _ascend(
     rows: Array, factor: Array, line: Array, bend: Array, steepest: Array, starts: Array
@@ -233,7 +252,7 @@ def _ascend(
     product = functools.partial(jnp.matmul, precision="highest")
     tiny = jnp.finfo(rows.dtype).tiny
 
-    def signal(u: Array) -> tuple[Array, Array, Array]:
+    def signal(u: Array) -> _Signal:
         h = product(u, rows.T)
         n = product(line * h + bend * jnp.maximum(h, 0.0), factor)
         value = jnp.sqrt(jnp.sum(n * n, axis=1, keepdims=True))
@@ -252,6 +271,20 @@ def _ascend(
 
         return jax.lax.fori_loop(0, _INNER, step, (beta, beta, jnp.ones_like(c[:, 0])))[0]
 
+    def normed(vectors: Array) -> Array:
+        return vectors / jnp.maximum(jnp.sqrt(jnp.sum(vectors**2, axis=1, keepdims=True)), tiny)
+
+    def farther(u: Array, there: Array, new: _Signal) -> tuple[Array, _Signal]:
+        """The best of longer and longer steps: several outputs make ridges, along which the surrogate's maximum is close by."""
+        place = there
+        for length in _LONGER:
+            beyond = normed(u + length * (there - u))
+            trial = signal(beyond)
+            best = trial[2] > new[2]
+            place = _either(best, beyond, place)
+            new = (_either(best, trial[0], new[0]), _either(best, trial[1], new[1]), _either(best, trial[2], new[2]))
+        return place, new
+
     def climb(carry: Any) -> Any:
         u, theta, (h, b, value), stalled, count = carry
         strength = bend * b
@@ -260,18 +293,18 @@ def _ascend(
         beta = dual(c, theta * top, top)
         theta = jnp.where(top > 0, beta / jnp.where(top > 0, top, 1.0), theta)
         remainder = c - product(beta, rows)
-        there = remainder / jnp.maximum(jnp.sqrt(jnp.sum(remainder**2, axis=1, keepdims=True)), tiny)
+        there = normed(remainder)
         new = signal(there)
+        if factor.shape[1] > 1:
+            there, new = farther(u, there, new)
         better = new[2] > value
         stalled = jnp.where(new[2] > (1 + _RISE) * value, 0, stalled + 1)
-        kept = tuple(
-            jnp.where(better[:, None] if now.ndim == 2 else better, now, old)
-            for now, old in zip(new, (h, b, value), strict=True)
-        )
-        return jnp.where(better[:, None], there, u), theta, kept, stalled, count + 1
+        kept = tuple(_either(better, now, old) for now, old in zip(new, (h, b, value), strict=True))
+        return _either(better, there, u), theta, kept, stalled, count + 1
 
     begin = signal(starts)
     theta = (begin[0] > 0).astype(rows.dtype)
     carry = (starts, theta, begin, jnp.zeros(len(starts), int), 0)
-    u, theta, *_ = jax.lax.while_loop(lambda carry: (carry[4] < _CLIMBS) & jnp.any(carry[3] < _STALLED), climb, carry)
+    most = _CLIMBS if factor.shape[1] == 1 else _RIDGES
+    u, theta, *_ = jax.lax.while_loop(lambda carry: (carry[4] < most) & jnp.any(carry[3] < _STALLED), climb, carry)
     return u, theta

@@ -20,6 +20,7 @@ from adakern.solvers.atoms import Energy
 
 _BLAS = ThreadpoolController()
 _SAME = 1e-7  # distance between unit neurons that are one
+_ROUND = 0.1  # the same, over the root of the gap, with several outputs
 _IDLE = 1e-3  # a neuron without mass whose pull is this far below 1 is let go
 _LIGHT = 1e-9  # share of the mass below which a neuron is left out in the end
 _NEWTONS, _HALVINGS, _EXACT, _SOFTEST, _STIFFEST = 60, 6, 1e-11, 1e-10, 1e-1
@@ -163,19 +164,20 @@ def solve(
             break
         far = gap <= 2 * aim or number % _ELSEWHERE == 0 or number == rounds - 1
         own = np.linalg.norm(features @ pull, axis=1) / np.sqrt(decay)
-        keep = heavy | (own > 1 - _IDLE)
-        directions, masses = _joined(
-            directions[keep], masses[keep], np.asarray(found.directions)[found.values > 1 + 1e-10]
-        )
+        keep = heavy | (own > 1 - _IDLE) if len(masses) <= len(root) else heavy
+        # With several outputs maxima are round, and the neurons around one make what it makes.
+        same = _SAME if pull.shape[1] == 1 else max(_SAME, _ROUND * float(np.sqrt(max(gap, 0.0))))
+        new = np.asarray(found.directions)[found.values > 1 + 1e-10]
+        directions, masses = _joined(directions[keep], masses[keep], new, same)
     assert best is not None
     return best._replace(evaluations=total, rounds=number)
 
 
-def _joined(directions: np.ndarray, masses: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _joined(directions: np.ndarray, masses: np.ndarray, new: np.ndarray, same: float) -> tuple[np.ndarray, np.ndarray]:
     """With the new ones among these, each once."""
     kept = directions
     for u in new:
-        if np.min(np.linalg.norm(kept - u[None, :], axis=1), initial=np.inf) > _SAME:
+        if np.min(np.linalg.norm(kept - u[None, :], axis=1), initial=np.inf) > same:
             kept = np.concatenate([kept, u[None, :]])
     count = len(kept) - len(directions)
     share = _SHARE * float(masses.sum()) / max(count, 1) if masses.sum() > 0 else 1.0

@@ -15,7 +15,7 @@ from adakern.limits import flow_gap, unit_search
 from adakern.limits.antk import ANTK
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective, rest_newton
+from adakern.solvers import corrective, rest_newton, rest_step
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
 from adakern.solvers.rest_task import End, Meter, Problem, errors, summed
@@ -40,6 +40,13 @@ _ENOUGH = 0.1  # of the tolerance, for the gap
 _ANGLE = 0.1  # of the gap, for that of a round
 _GAIN, _CLEAN = 2e-3, 1e-6  # of the gap: a round's last step gains no more; and when the end is
 _NEAR = 5e-3  # gap from which rounds are clean
+_OTHERS = 16  # maxima elsewhere that join in a round of these
+_HALF = 0.5  # of the tolerance, for their gap
+_MANY = 100  # outputs of training points in all, from which several slow Newton's method down
+_RIDGES, _LEADS = 0.03, 2  # several outputs: the gap from which, or rounds after which, masses alone go on
+_SLOW = 0.7  # a gap that falls no faster in a round asks for more care
+_CARE, _UTMOST = 0.03, 1e-5  # by how much the last step of rounds after that is smaller, each time and in all
+_ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
 _HOP, _HOPS = 0.5, 192  # length and number of hops from neurons at hand, from which others are searched for
@@ -70,7 +77,14 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
 
     def find(pull: np.ndarray, starts: np.ndarray, far: bool) -> unit_search.Found:
         factor = pull / scale
-        result = unit_search.search(limit.network.activation, root, factor, starts)
+        if task.y.shape[1] == 1:
+            result = unit_search.search(limit.network.activation, root, factor, starts)
+        else:  # many maxima, none of them sharp: rough ones, and the best of elsewhere in each round
+            rough = unit_search.search(limit.network.activation, root, factor, starts, exact=False)
+            wide = unit_search.default_starts(root, factor, 64, jax.random.key(seed + meter.used))
+            elsewhere = unit_search.search(limit.network.activation, root, factor, wide, exact=False)
+            best = unit_search.first(elsewhere, _OTHERS)
+            result = unit_search.Found(*(np.concatenate(both) for both in zip(rough, best, strict=True)))
         if far:
             key = jax.random.key(seed + meter.used)
             others = unit_search.default_starts(root, factor, _SEEDS, key)
@@ -104,7 +118,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             find,
             measure,
             _unit_neurons(found),
-            aim=_AIM * tolerance,
+            aim=(_AIM if task.y.shape[1] == 1 else _HALF) * tolerance,
             rounds=_CORRECTIONS * 2 ** min(number - 1, 2),
             report=report,
         )
@@ -122,7 +136,9 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
         gap = certificate(task, sharp, excess + 1)
         if best is None or gap.relative <= least:
             best, least = End(found, value, relative, excess, gap, number), gap.relative
-        if least <= (_AIM if number <= _EXTRA else 1.0) * tolerance or meter.spent:
+        meter.reach(found)
+        extra = number <= _EXTRA and task.y.shape[1] == 1
+        if least <= (_AIM if extra else 1.0) * tolerance or meter.spent:
             break
     assert best is not None
     return best._replace(rounds=number)
@@ -135,8 +151,8 @@ def _unit_neurons(found: Atoms) -> tuple[np.ndarray, np.ndarray]:
     return found.incoming[0][alive] / lengths[alive][:, None], found.shares[0][alive] * lengths[alive] ** 2
 
 
-def certificate(task: Problem, found: Atoms, largest: float) -> flow_gap.Gap:
-    r"""One hidden layer: the duality gap; `largest` is the strongest pull on a unit neuron, in units of its decay."""
+def certificate(task: Problem, found: Atoms, largest: float, signal: np.ndarray | None = None) -> flow_gap.Gap:
+    r"""One hidden layer: the duality gap; `largest` is the strongest pull on a unit neuron, in units of its decay, of the errors or of another dual point `signal`."""
     limit = task.limit
     neurons = atomic.layers(task.shape, found)[0]
     delta = errors(task, found)
@@ -145,8 +161,9 @@ def certificate(task: Problem, found: Atoms, largest: float) -> flow_gap.Gap:
     lengths = np.linalg.norm(found.incoming[0], axis=1) * np.linalg.norm(readouts, axis=1)
     s = (neurons.kernel @ summed(task, delta) / limit.decays[1])[task.points.member]
     norm = float(np.sum(neurons.weights * lengths)) / limit.richness
+    dual = delta if signal is None else signal
     with scope("float64"):
-        return flow_gap.measured(losses.get(limit.loss), task.y, s, delta, norm, price, largest * price)
+        return flow_gap.measured(losses.get(limit.loss), task.y, s, dual, norm, price, largest * price)
 
 
 def fits(task: Problem) -> bool:
@@ -154,11 +171,17 @@ def fits(task: Problem) -> bool:
     return len(task.points.first) * task.y.shape[1] <= _LARGEST
 
 
+def _ridged(task: Problem) -> bool:
+    """Several outputs of many points, with masses by Newton's method: those of other losses are slow."""
+    outputs = task.y.shape[1]
+    return outputs > 1 and len(task.points.first) * outputs > _MANY and task.limit.loss == "squared"
+
+
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
     """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
     law = None if found is None else _law(task, found)
-    gap, angle = 1.0, _OPEN
+    gap, angle, care, least = 1.0, _OPEN, 1.0, np.inf
     rng = np.random.default_rng([seed, 1])
 
     def report(decrement: float) -> bool:
@@ -172,7 +195,13 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         pulls, starts = _pulls(task, convex, law, angle, rng, jax.random.key(seed + number))
         if law is not None:
             gap = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+            # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors, and what pulls is what is not at rest yet.
+            care = max(care * _CARE, _UTMOST) if gap > _SLOW * least else care
+            least = min(least, gap)
         last = meter.spent or number == _ROUNDS
+        if law is not None and _ridged(task) and (gap <= _RIDGES or number > _LEADS):
+            # Several outputs: neurons slide along ridges, where readouts turn with them; masses do not.
+            return corrected(task, _atoms(task, law), seed, tolerance, meter)
         if law is not None and (gap <= _TRY * tolerance or last):
             more = _hardest(task, convex, law, angle, jax.random.key(seed - number))
             pulls = unit_search.Found(*(np.concatenate(both) for both in zip(pulls, more, strict=True)))
@@ -182,17 +211,18 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 end = tried if end is None or _relative(tried) < _relative(end) else end
                 if _relative(end) <= max(_ENOUGH * tolerance, min(tolerance, _CLOSED)) or last:
                     break
-        law = _renewed(convex, law, pulls, starts, gap, angle)
+        law = _renewed(convex, law, pulls, starts, gap, angle, care)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
         begin = _OPEN if number == 1 else min(_OPEN, 4 * closed)
         law = rest_newton.descend(
             convex,
             law,
             angles=(begin, closed),
-            goal=(_GAIN if gap > _NEAR else _CLEAN) * gap,
+            goal=max((_GAIN if gap > _NEAR else _CLEAN) * gap * care, _ROUNDING),
             steps=min(_STEPS, meter.left),
             report=report,
         ).law
+        meter.reach(_atoms(task, law))
         angle = closed
     assert end is not None
     if _relative(end) <= tolerance or meter.spent:
@@ -200,7 +230,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     return corrected(task, end.atoms, seed, tolerance, meter)
 
 
-def _convex(task: Problem) -> rest_newton.Convex:
+def _convex(task: Problem) -> rest_step.Convex:
     limit, root, points = task.limit, task.shape.root, task.points
     loss, member, y = losses.get(limit.loss), points.member, task.y
     counts = np.bincount(member).astype(np.float64)
@@ -221,7 +251,7 @@ def _convex(task: Problem) -> rest_newton.Convex:
         each = each[:, :, None] * eye[None, :, :] if each.ndim == 2 else each
         return points.add(each.reshape(len(each), -1)).reshape(len(counts), *eye.shape)
 
-    return rest_newton.Convex(
+    return rest_step.Convex(
         root,
         root @ root.T,
         np.linalg.norm(root, axis=1),
@@ -234,30 +264,30 @@ def _convex(task: Problem) -> rest_newton.Convex:
     )
 
 
-def _law(task: Problem, found: Atoms) -> rest_newton.Law | None:
+def _law(task: Problem, found: Atoms) -> rest_step.Law | None:
     """Atoms as a law of unit neurons: |v| is the mass √(λ0/λ1)/γ0."""
     directions, masses = _unit_neurons(found)
     convex = _convex(task)
-    signals = rest_newton.place(convex, rest_newton.Law(directions, np.zeros((len(directions), task.y.shape[1]))))
+    signals = rest_step.place(convex, rest_step.Law(directions, np.zeros((len(directions), task.y.shape[1]))))
     pulls = signals.features @ summed(task, errors(task, found))
     norms = np.linalg.norm(pulls, axis=1)
     some = (norms > 0) & (masses > 0)
     if not some.any():
         return None
     length = masses * np.sqrt(task.limit.decays[0] / task.limit.decays[1]) / task.limit.richness
-    return rest_newton.Law((length[:, None] * directions)[some], (pulls / np.where(some, norms, 1.0)[:, None])[some])
+    return rest_step.Law((length[:, None] * directions)[some], (pulls / np.where(some, norms, 1.0)[:, None])[some])
 
 
 def _pulls(
     task: Problem,
-    convex: rest_newton.Convex,
-    law: rest_newton.Law | None,
+    convex: rest_step.Convex,
+    law: rest_step.Law | None,
     angle: float,
     rng: np.random.Generator,
     key: jax.Array,
 ) -> tuple[unit_search.Found, np.ndarray]:
     """Local maxima of the pull, from random starts and from hops around the neurons at hand; and the starts."""
-    delta = convex.error(convex.zero if law is None else rest_newton.place(convex, law, angle).outputs)
+    delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
     starts = unit_search.default_starts(convex.root, delta, 64 if law is not None else 128, key)
     if law is not None:
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
@@ -273,10 +303,15 @@ def _relative(end: End) -> float:
 
 
 def _hardest(
-    task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, angle: float, key: jax.Array
+    task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, key: jax.Array
 ) -> unit_search.Found:
     """The strongest pulls that a longer search finds."""
-    delta = convex.error(rest_newton.place(convex, law, angle).outputs)
+    return _strongest(task, convex, law, convex.error(rest_step.place(convex, law, angle).outputs), key)
+
+
+def _strongest(
+    task: Problem, convex: rest_step.Convex, law: rest_step.Law, delta: np.ndarray, key: jax.Array
+) -> unit_search.Found:
     units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
     starts = np.concatenate([unit_search.default_starts(convex.root, delta, _SEEDS, key), units])
     found = unit_search.hardest(task.limit.network.activation, convex.root, delta, starts, key)
@@ -284,42 +319,52 @@ def _hardest(
 
 
 def _renewed(
-    convex: rest_newton.Convex,
-    law: rest_newton.Law | None,
+    convex: rest_step.Convex,
+    law: rest_step.Law | None,
     pulls: unit_search.Found,
     starts: np.ndarray,
     gap: float,
     angle: float,
-) -> rest_newton.Law:
+    care: float,
+) -> rest_step.Law:
     """Without those that die, and with those that are missing."""
-    least = 1 - min(_APART[0], _APART[1] * gap)
-    old = np.zeros((0, convex.root.shape[1]))
-    if law is not None:
-        law = rest_newton.thinned(convex, law, angle, _APART[1] * gap)
-        old = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+    apart = min(_APART[0], _APART[1] * gap) * float(np.sqrt(care))
+    delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
+    law = law if law is None else rest_newton.thinned(convex, law, angle, _APART[1] * gap)
     new: list[np.ndarray] = []
     for k in np.argsort(-pulls.values):
-        u = pulls.directions[k]
+        u = np.asarray(pulls.directions[k])
         if pulls.values[k] <= 1 + 1e-7 or len(new) == _NEW:
             break
-        if np.max(np.concatenate([old, *(v[None, :] for v in new)]) @ u, initial=-1.0) < least:
+        if not _taken(convex, law, u, delta, apart) and np.max([v @ u for v in new], initial=-1.0) < 1 - apart:
             new.append(u)
     if law is None:
         # Neurons all over the place, rather than at the few maxima of the targets' pull.
         new.extend(starts[-_FIRST:])
         scale = float(np.linalg.norm(convex.error(convex.zero))) / (float(np.linalg.norm(convex.root)) or 1.0)
-        return rest_newton.joined(convex, None, np.stack(new), 0.01 * scale)
+        return rest_newton.joined(convex, None, np.stack(new), 0.01 * scale, delta)
     if gap > _FAR:  # a few maxima do not fit many points
         new.extend(starts[:_FIRST])
     if not new:
         return law
     share = 1e-3 * float(np.linalg.norm(law.weights, axis=1).sum()) / len(new)
-    return rest_newton.joined(convex, law, np.stack(new), share)
+    return rest_newton.joined(convex, law, np.stack(new), share, delta)
 
 
-def _gap(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, angle: float, largest: float) -> float:
+def _taken(convex: rest_step.Convex, law: rest_step.Law | None, u: np.ndarray, delta: np.ndarray, apart: float) -> bool:
+    """Whether a neuron at hand is that close to a unit neuron and pulls the same way."""
+    if law is None:
+        return False
+    low, high = convex.ends
+    fields = convex.root @ u
+    signal = (low * fields + (high - low) * np.maximum(fields, 0.0)) @ delta
+    close = law.weights @ u > (1 - apart) * np.linalg.norm(law.weights, axis=1)
+    return bool(np.any(close & (law.readouts @ signal > 0)))
+
+
+def _gap(task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, largest: float) -> float:
     """The duality gap with corners of this angle, as good as the search is: where outputs are to meet their targets, those of sharp corners say more about the corners than about the neurons."""
-    at = rest_newton.place(convex, law, angle)
+    at = rest_step.place(convex, law, angle)
     s = at.outputs[task.points.member]
     loss = losses.get(task.limit.loss)
     signal = np.asarray(loss.error(jnp.asarray(task.y), jnp.asarray(s)))
@@ -329,24 +374,38 @@ def _gap(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, angle:
     return flow_gap.measured(loss, task.y, s, signal, float(at.sizes.sum()), convex.price, most).relative
 
 
-def _ended(task: Problem, convex: rest_newton.Convex, law: rest_newton.Law, seed: int, rounds: int) -> End:
+def _atoms(task: Problem, law: rest_step.Law) -> Atoms:
+    """A law as atoms, with their corner all but closed."""
+    limit, sizes = task.limit, np.linalg.norm(law.weights, axis=1)
+    masses = limit.richness * sizes * np.sqrt(limit.decays[1] / limit.decays[0])
+    count = len(masses)
+    units = law.weights / np.maximum(sizes, np.finfo(np.float64).tiny)[:, None]
+    angle = _CLOSED if task.model.kinked else 0.0
+    return Atoms((units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), angle)
+
+
+def _ended(task: Problem, convex: rest_step.Convex, law: rest_step.Law, seed: int, rounds: int) -> End:
     """A law as atoms, with the corner of theirs all but closed."""
     limit = task.limit
     law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
     rest = rest_newton.descend(convex, law, angles=(1e-4, _CLOSED), goal=1e-12, steps=_STEPS)
     law = rest_newton.descend(convex, rest.law, angles=(_CLOSED, _CLOSED), goal=1e-14, steps=_STEPS, tailed=False).law
-    masses = limit.richness * np.linalg.norm(law.weights, axis=1) * np.sqrt(limit.decays[1] / limit.decays[0])
-    count = len(masses)
+    found = _atoms(task, law)
+    count, angle = len(law.weights), found.angle
     units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-    angle = _CLOSED if task.model.kinked else 0.0
-    found = Atoms((units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), angle)
     value, (gradient,) = atomic.value_and_gradient(task.shape, found)
     scale = np.sqrt(limit.decays[0] / count)
     relative = float(np.linalg.norm(gradient) / scale / (scale * np.linalg.norm(found.incoming[0])))
     sharp = replace(found, angle=0.0)
-    own = np.linalg.norm(
-        rest_newton.place(convex, law._replace(weights=units)).features @ summed(task, errors(task, sharp)), axis=1
-    )
-    others = _hardest(task, convex, law, 0.0, jax.random.key(seed)).values
-    excess = max(float(np.max(others)), float(np.max(own)) / convex.price) - 1
-    return End(found, value, relative, excess, certificate(task, sharp, excess + 1), rounds)
+    # Errors of corners that are all but closed are a dual point as well, and the better one where targets are nearly met.
+    tried = []
+    for one in (sharp, found) if angle else (sharp,):
+        delta = errors(task, one)
+        pulls = rest_step.place(convex, law._replace(weights=units)).features @ summed(task, delta)
+        others = _strongest(task, convex, law, summed(task, delta), jax.random.key(seed)).values
+        excess = max(float(np.max(others)), float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price) - 1
+        tried.append((certificate(task, sharp, excess + 1, delta), excess))
+        if tried[-1][0].relative <= _CLOSED:
+            break
+    gap, excess = min(tried, key=lambda one: one[0].relative)
+    return End(found, value, relative, excess, gap, rounds)
