@@ -24,10 +24,11 @@ ORDER = (
     ("linalg",),
     ("inputs",),
     ("recursion",),
+    ("recursion_cnn",),
     ("limits.*",),
     ("deep_linear.*",),
     ("extension",),
-    ("extension_vga", "extension_rest"),
+    ("extension_vga", "extension_rest", "extension_cnn", "extension_images"),
     ("solvers.*",),
     ("renormalization", "linear", "perturbing.*"),
     ("collapsing",),
@@ -41,6 +42,7 @@ ORDER = (
     ("plot",),
     ("benchmarks.*",),
     ("cli.*",),
+    ("__main__",),
 )
 # Beside the order: what these packages may import apart from themselves.
 BESIDE = {

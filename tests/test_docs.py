@@ -63,7 +63,9 @@ def test_code_of_adaptive_runs(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("page, share", [("exact.md", 0.8), ("flow.md", 1.0), ("dynamics.md", 0.8)])
+@pytest.mark.parametrize(
+    "page, share", [("exact.md", 0.8), ("flow.md", 1.0), ("dynamics.md", 0.8), ("convolution.md", 0.9)]
+)
 def test_code_of_a_page_prints_what_it_quotes(page, share, tmp_path, monkeypatch, capsys):
     """Closed forms to the digit; sampled numbers are those of the same seed, on the same machine."""
     monkeypatch.chdir(tmp_path)

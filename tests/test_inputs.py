@@ -27,7 +27,8 @@ def naive_patches(X, window, stride):
 @pytest.mark.parametrize("window, stride", [((3, 3), (1, 1)), ((2, 3), (2, 1)), ((4, 2), (3, 2)), ((6, 5), (1, 1))])
 def test_patches(window, stride, rng):
     X = rng.standard_normal((3, 6, 5, 2))
-    np.testing.assert_array_equal(inputs.patches(X, window, stride), naive_patches(X, window, stride))
+    (taps,) = ak.CNN(1, window, stride).taps(X.shape)
+    np.testing.assert_array_equal(inputs.patches(X, taps), naive_patches(X, window, stride))
 
 
 def test_input_kernel_of_an_mlp(rng):

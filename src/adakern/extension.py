@@ -21,7 +21,7 @@ from adakern.limits.anbk import ANBK
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Limit
 
-_TABLE = 512  # nodes of a table of conditional means
+TABLE = 512  # nodes of a table of conditional means
 _SERIES_VALUES = 2000  # numbers that a Hermite series holds for one point: function values at its nodes, coefficients
 
 
@@ -196,7 +196,7 @@ class ParticleExtension(Extension):
         for layer in range(1, limit.network.depth):
             self._roots.append(linalg.cholesky_root(jnp.asarray(picked[layer - 1] / decays[layer])))
         self._draws = [jnp.asarray(d).reshape(groups, -1, d.shape[1]) for d in draws]
-        self._features = [_fields(activation, d, root) for d, root in zip(self._draws, self._roots, strict=True)]
+        self._features = [fields_of(activation, d, root) for d, root in zip(self._draws, self._roots, strict=True)]
         self._averages = [jnp.asarray(kernel) for kernel in picked]
         ridges = [floors.CONTROL_RIDGE * float(np.mean(np.diag(kernel))) for kernel in picked[:-1]]
         self._ridges = [*ridges, decays[-1] / limit.beta]
@@ -210,7 +210,7 @@ class ParticleExtension(Extension):
     def bytes_per_point(self) -> int:
         item = np.dtype(self._precision).itemsize
         draws = self._draws[0].shape[1]  # of one group: groups are taken one after the other
-        tables = 0 if isinstance(self._limit.network.activation, ClosedForm) else 10 * draws + 80 * _TABLE
+        tables = 0 if isinstance(self._limit.network.activation, ClosedForm) else 10 * draws + 80 * TABLE
         rows = 6 * self._groups * len(self._inputs) + 2 * int(np.prod(self._inputs.shape[1:]))
         return item * (8 * draws + tables + rows)
 
@@ -237,15 +237,15 @@ class ParticleExtension(Extension):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _fields(activation: Activation, draws: Array, root: Array) -> Array:
+def fields_of(activation: Activation, draws: Array, root: Array) -> Array:
     return activation(jnp.matmul(draws, root.T, precision="highest"))
 
 
-def _gram(features: Array) -> Array:
+def gram(features: Array) -> Array:
     return jnp.matmul(features.T, features, precision="highest") / features.shape[0]
 
 
-def _conditional(activation: Activation, centre: Array, spread: Array) -> tuple[Array, Array]:
+def conditional(activation: Activation, centre: Array, spread: Array) -> tuple[Array, Array]:
     r"""$E_z[\varphi(m+\sigma z)]$ and $E_z[\varphi^2]$ for fields (points, draws) with one spread a point.
 
     Without a closed form both are functions of $m$ alone at each point, so quadrature serves a table of them and cubic interpolation the draws.
@@ -254,11 +254,11 @@ def _conditional(activation: Activation, centre: Array, spread: Array) -> tuple[
         wide = jnp.broadcast_to(spread[:, None], centre.shape)
         return activation.mean(centre, wide), activation.mean_square(centre, wide)
     low, high = jnp.min(centre, axis=1, keepdims=True), jnp.max(centre, axis=1, keepdims=True)
-    gap = (high - low) / (_TABLE - 3) + jnp.finfo(centre.dtype).tiny
-    nodes = low + gap * (jnp.arange(_TABLE, dtype=centre.dtype) - 1.0)[None, :]  # one node beyond either end
+    gap = (high - low) / (TABLE - 3) + jnp.finfo(centre.dtype).tiny
+    nodes = low + gap * (jnp.arange(TABLE, dtype=centre.dtype) - 1.0)[None, :]  # one node beyond either end
     wide = jnp.broadcast_to(spread[:, None], nodes.shape)
     place = (centre - low) / gap + 1.0
-    index = jnp.clip(jnp.floor(place).astype(jnp.int32), 1, _TABLE - 3)
+    index = jnp.clip(jnp.floor(place).astype(jnp.int32), 1, TABLE - 3)
     t = place - index
     weights = (  # Lagrange's, at -1, 0, 1, 2
         -t * (t - 1) * (t - 2) / 6,
@@ -297,9 +297,9 @@ def _condition(
             weights = jax.scipy.linalg.solve_triangular(root, covariance.T, lower=True).T
         spread = jnp.sqrt(jnp.maximum(variance - jnp.sum(weights**2, axis=1), 0.0))
         centre = jnp.matmul(weights, draw.T, precision="highest")
-        mean, square = _conditional(activation, centre, spread)
+        mean, square = conditional(activation, centre, spread)
         kernel = jnp.matmul(mean, feature, precision="highest") / draw.shape[0]
-        return kernel, jnp.mean(square, axis=1), _gram(feature)
+        return kernel, jnp.mean(square, axis=1), gram(feature)
 
     count = draws.shape[0]
     covariance = jnp.broadcast_to(cross, (count, *cross.shape[1:]))

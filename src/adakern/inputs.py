@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.lib.stride_tricks import sliding_window_view
 
 from adakern import linalg
 from adakern.networks import CNN, Network
@@ -22,7 +21,7 @@ def features(network: Network, X: np.ndarray) -> np.ndarray:
     network.check_inputs(X.shape)
     if isinstance(network, CNN):
         fan_in = _fan_in(network, X)
-        rows = patches(X, network.window[0], network.stride[0]).reshape(-1, fan_in) / np.sqrt(fan_in)
+        rows = patches(X, network.taps(X.shape)[0]).reshape(-1, fan_in) / np.sqrt(fan_in)
     else:
         rows = X / np.sqrt(X.shape[1])
     with np.errstate(over="ignore"):
@@ -33,11 +32,14 @@ def features(network: Network, X: np.ndarray) -> np.ndarray:
     return rows
 
 
-def patches(X: np.ndarray, window: tuple[int, int], stride: tuple[int, int]) -> np.ndarray:
-    """Image patches, (points, positions, patch): rows of positions first, each patch flattened as (height, width, channels)."""
-    view = sliding_window_view(X, window, axis=(1, 2))[:, :: stride[0], :: stride[1]]  # (P, H', W', C, wh, ww)
-    view = np.moveaxis(view, 3, 5)  # (P, H', W', wh, ww, C)
-    return view.reshape(X.shape[0], view.shape[1] * view.shape[2], -1)
+def patches(X: np.ndarray, taps: np.ndarray) -> np.ndarray:
+    """Image patches, (points, positions, patch): rows of positions first, each patch flattened as (height, width, channels).
+
+    `taps` are those of the first layer, `CNN.taps`; beyond the image there are zeros.
+    """
+    points, channels = X.shape[0], X.shape[3]
+    pixels = np.concatenate([X.reshape(points, -1, channels), np.zeros((points, 1, channels), X.dtype)], axis=1)
+    return pixels[:, taps].reshape(points, len(taps), -1)  # -1 is the row of zeros
 
 
 def input_kernel(network: Network, X: np.ndarray, Z: np.ndarray | None = None) -> np.ndarray:

@@ -13,11 +13,15 @@ from scipy.stats import norm
 
 from adakern import checks, files, inputs, linalg, losses, memory, storage
 from adakern.extension import Extension, GaussianExtension, LinearExtension, ParticleExtension
+from adakern.extension_cnn import ConvolutionExtension
+from adakern.extension_images import ImageExtension
 from adakern.extension_rest import RestExtension
 from adakern.extension_vga import GaussianLawExtension
-from adakern.limits import ANBK, ANTK, NNGP, VGA, Limit
+from adakern.limits import ANBK, ANTK, NNGP, VGA, Limit, sites
+from adakern.networks import CNN
 from adakern.precision import scope
 from adakern.recursion import spans
+from adakern.recursion_cnn import Convolution, Layers
 
 _QUANTILES = 4096  # equally likely points that stand for a Gaussian density
 
@@ -45,11 +49,11 @@ class Solution:
     Attributes:
         limit: the problem that was solved.
         X, y: the training data.
-        kernels: $\Phi^1..\Phi^L$, each (P, P).
+        kernels: $\Phi^1..\Phi^L$, each (P, P). Those of a CNN's inner layers, (P, S, P, S) over pairs of positions, are computed when they are asked for in the lazy limits.
         kernel: the predictor's own, $\Phi^L$ or $K$.
         kernel_errors: standard error of each entry of `kernels`; 0 in closed form. The biases of a finite step and of a finite number of particles
             are taken out, with the error that this costs (`stats["bias"]` has their size).
-        gradient_kernels: $G^1..G^L$ (NTK, and ANTK with one output), else None.
+        gradient_kernels: $G^1..G^L$ (NTK, and ANTK with one output), else None; of a CNN (P, S, P, S), when they are asked for.
         duals: $\hat\Phi^1..\hat\Phi^L$ (ANBK), else None.
         coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu k(x,x_\mu)$.
         fitted: $f$ on the training inputs.
@@ -86,7 +90,26 @@ class Solution:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stats", FrozenDict(self.stats))
+        if isinstance(self.limit.network, CNN) and not self.draws:
+            self._defer(self._convolution)
         _freeze(self.__dict__)
+
+    def _defer(self, convolution: Convolution) -> None:
+        """Leave kernels over pairs of positions until they are asked for. Their errors are zeros that take no memory."""
+        points, zero = len(self.X), np.zeros((), dtype=self.kernel.dtype)
+        shapes = [(points, sites, points, sites) for sites in convolution.sites[:-1]] + [(points, points)]
+        layers: dict[str, tuple[np.ndarray, ...] | None] = {
+            "kernels": Layers(convolution, self.X, self.kernels[-1]),
+            "kernel_errors": tuple(np.broadcast_to(zero, shape) for shape in shapes),
+            "gradient_kernels": Layers(convolution, self.X, None) if self.limit.tangent else None,
+        }
+        for name, value in layers.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def _convolution(self) -> Convolution:
+        assert isinstance(self.limit.network, CNN)
+        return Convolution(self.limit.network, self.limit.decays, self.X.shape[1:], self.precision)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_extension"}
@@ -108,9 +131,8 @@ class Solution:
         if isinstance(self.limit, VGA):
             return GaussianLawExtension(self.limit, self.X, self.draws, self.precision)
         if self.draws and isinstance(self.limit, ANBK):
-            return ParticleExtension(
-                self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision
-            )
+            kind = ImageExtension if isinstance(self.limit.network, CNN) else ParticleExtension
+            return kind(self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision)
         if self.draws and isinstance(self.limit, ANTK):
             errors = self.errors if self.errors.ndim == 2 else self.errors[:, None]
             return RestExtension(self.limit, self.X, self.draws, self.slopes, self.shares, errors)
@@ -118,6 +140,8 @@ class Solution:
             assert isinstance(self.limit, (ANBK, ANTK))
             with scope("float64"):
                 return LinearExtension(self.limit, self.X, self.y if self.y.ndim == 2 else self.y[:, None])
+        if isinstance(self.limit.network, CNN):
+            return ConvolutionExtension(self.limit, self.X, self.precision)
         return GaussianExtension(self.limit, self.X, self.precision)
 
     @property
@@ -203,10 +227,10 @@ class Solution:
             assert isinstance(self._extension, RestExtension)
             return self._extension.fields(new)
 
-    def density(self, layer: int, point: int) -> tuple[np.ndarray, np.ndarray]:
+    def density(self, layer: int, point: int, position: int = 0) -> tuple[np.ndarray, np.ndarray]:
         r"""Draws of the preactivation $h^\ell_\mu$ of training point `point` at hidden layer `layer` (1..L), and their weights.
 
-        In the lazy limits the law is Gaussian, and the draws are its equally likely quantiles.
+        In the lazy limits the law is Gaussian, and the draws are its equally likely quantiles. A CNN has one density per `position`, counted row by row.
         """
         layer = checks.integer("layer", layer, least=1)
         if layer > self.limit.network.depth:
@@ -214,16 +238,25 @@ class Solution:
         point = checks.integer("point", point, least=0)
         if point >= len(self.X):
             raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        position, last = checks.integer("position", position, least=0), self._sites(layer) - 1
+        if position > last:
+            raise ValueError(f"position must be at most {last}, but it is {position}")
         if self.draws and isinstance(self.limit, ANTK):
             return self.draws[layer - 1][:, inputs.distinct(self.X).member[point]].copy(), self.shares[layer - 1].copy()
         if self.draws and isinstance(self.limit, ANBK):
-            values = self._fields(layer)[:, inputs.distinct(self.X).member[point]]
+            values = self._fields(layer)[:, inputs.distinct(self.X).member[point] * self._sites(layer) + position]
         else:
             levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-            values = norm.ppf(levels) * np.sqrt(self._field_variance(layer, point))
+            values = norm.ppf(levels) * np.sqrt(self._field_variance(layer, point, position))
         return values, np.full(len(values), 1 / len(values))
 
-    def _field_variance(self, layer: int, point: int) -> float:
+    def _sites(self, layer: int) -> int:
+        return self.limit.network.sites(self.X.shape)[layer - 1]
+
+    def _field_variance(self, layer: int, point: int, position: int) -> float:
+        if isinstance(self.limit.network, CNN):
+            with scope(self.precision):
+                return float(self._convolution.variances(self.X[point : point + 1]).fields[layer - 1][0, position])
         if self._linear:  # the fields are the features
             return float(self.kernels[layer - 1][point, point])
         if isinstance(self.limit, VGA):
@@ -238,14 +271,16 @@ class Solution:
         files.write(path, storage.FORMAT, *_pack(self))
 
     def _fields(self, layer: int) -> np.ndarray:
-        """Fields of the drawn neurons at the distinct training points."""
+        """Fields of the drawn neurons at the distinct training points; of a CNN at their positions, point by point."""
         points = inputs.distinct(self.X)
         decay = self.limit.decays[layer - 1]
         with scope(self.precision):
             if layer == 1:
                 root, _ = inputs.root(self.limit.network, self.X[points.first], decay)
             else:
-                root = linalg.cholesky_root(jnp.asarray(points.pick(self.kernels[layer - 2]) / decay))
+                where = sites.of(self.limit.network, self.X.shape)
+                below = where.over(points, layer - 2, self.limit.network.depth).pick(self.kernels[layer - 2])
+                root = linalg.cholesky_root(where.seen(layer - 2, jnp.asarray(below / decay)))
             return np.asarray(jnp.asarray(self.draws[layer - 1]) @ root.T)
 
     @property
@@ -272,7 +307,7 @@ class Solution:
 
 def _freeze(values: dict[str, Any]) -> None:
     for value in values.values():
-        for array in value if isinstance(value, tuple) else (value,):
+        for array in value if type(value) is tuple else (value,):  # `Layers` come later, and frozen
             if isinstance(array, np.ndarray):
                 array.setflags(write=False)
 
@@ -283,12 +318,15 @@ _PLAIN = ("residual", "certificate", "converged", "status", "stats")
 
 
 def _pack(solution: Solution) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and header of a solution. Zero errors and repeated kernels are not written."""
+    """Arrays and header of a solution. Zero errors, repeated kernels, and what is computed when it is asked for are not written."""
     arrays = {name: getattr(solution, name) for name in _ARRAYS}
-    exact = not any(error.any() for error in solution.kernel_errors)
+    deferred = isinstance(solution.kernels, Layers)
+    exact = deferred or not any(error.any() for error in solution.kernel_errors)
     lengths: dict[str, int | None] = {}
     for name in _STACKS:
         stack = getattr(solution, name)
+        if deferred and name in ("kernels", "gradient_kernels"):
+            stack = (solution.kernels[-1],) if name == "kernels" else None
         lengths[name] = None if stack is None else len(stack)
         if name == "kernel_errors" and exact:
             continue
@@ -328,13 +366,37 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Solution:
         return Solution(**fields)
 
 
+def _take_inner(fields: dict[str, Any], network: CNN) -> bool:
+    """Whether what a CNN's inner layers have in a file are arrays over pairs of (point, position)."""
+    points = len(fields["X"])
+    shapes = [(points, count, points, count) for count in network.sites(fields["X"].shape)[:-1]]
+    stacks = [fields[name] or () for name in ("kernels", "kernel_errors", "duals")]
+    return all(
+        array.shape == shape
+        for stack in stacks
+        if len(stack) > 1
+        for array, shape in zip(stack[:-1], shapes, strict=True)
+    )
+
+
 def _check_shapes(fields: dict[str, Any]) -> None:
     """Refuse arrays that do not belong together."""
-    points, depth = len(fields["X"]), fields["limit"].network.depth
-    square = [*fields["kernels"], *fields["kernel_errors"], fields["kernel"], *(fields["duals"] or ())]
+    points, network = len(fields["X"]), fields["limit"].network
+    inner = _take_inner(fields, network) if isinstance(network, CNN) else True
+    depth = (
+        1 if isinstance(network, CNN) and not fields["draws"] else network.depth
+    )  # of a lazy CNN the last kernel alone is written
+    last = slice(-1, None) if isinstance(network, CNN) else slice(None)
+    square = [
+        *fields["kernels"][last],
+        *fields["kernel_errors"][last],
+        fields["kernel"],
+        *(fields["duals"] or ())[last],
+    ]
     rows = [fields[name] for name in ("y", "coefficients", "fitted", "errors")]
     if (
-        any(array.shape != (points, points) for array in [*square, *(fields["gradient_kernels"] or ())])
+        not inner
+        or any(array.shape != (points, points) for array in [*square, *(fields["gradient_kernels"] or ())])
         or any(array.shape != fields["y"].shape or len(array) != points for array in rows)
         or any(len(fields[name]) != depth for name in ("kernels", "kernel_errors"))
         or len(fields["draws"]) not in (0, depth)

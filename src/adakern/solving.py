@@ -15,7 +15,7 @@ from adakern import checks, files, limits, precision, storage
 from adakern._version import __version__
 from adakern.checkpoints import Checkpoint
 from adakern.errors import ConvergenceError
-from adakern.limits import ANBK, ANTK, NNGPK, VGA, Answer, LazyLimit, Limit
+from adakern.limits import ANBK, ANTK, NNGPK, VGA, Answer, LazyLimit, Limit, sites
 from adakern.memory import budget
 from adakern.networks import CNN
 from adakern.progress import Progress
@@ -58,19 +58,19 @@ def solve(
     """Solve a limit on training data.
 
     Args:
-        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `ANTK` or `VGA`, of an `MLP` (a `CNN` raises `NotImplementedError` so far).
-        X: inputs, (points, features).
+        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `ANTK` or `VGA`, of an `MLP`; the first four also of a `CNN` (the others raise `NotImplementedError`).
+        X: inputs, (points, features), or (points, height, width, channels) for a CNN.
         y: targets, (points,) or (points, outputs); ±1 for the logistic loss, one-hot rows for softmax.
         seed: of every random number; the same seed gives the same answer on the same machine.
         precision: "float64" or "float32".
         solver: ANBK: by default what is exact where there is such a thing: "linear", the closed recursion, for linear networks; "dual", Newton's method on the
             two-layer dual over samples of the prior, for one hidden layer where a pilot says that samples carry the tilt; otherwise "particles". Also "minmax", the
             published algorithm (slow, and rarely converged: for comparison).
-        particles: ANBK: neurons per layer, by default 2048 or eight per point if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default. dual: samples, by default as many as the tolerance needs. ANTK: neurons per layer of both starts together, 2048.
+        particles: ANBK: neurons per layer, by default 2048 or eight per point (of a deep CNN per point and position) if that is more. Their bias, which falls as 1/particles, is measured and taken out. minmax: samples of an importance average, 20000 by default. dual: samples, by default as many as the tolerance needs. ANTK: neurons per layer of both starts together, 2048.
         tolerance: ANBK: relative standard error of every kernel and of the outputs at which averaging stops, 0.02 by default. minmax: relative violation of the saddle equations, 0.01. ANTK: what the duality gap (one hidden layer, homogeneous activation) or the gradient may be relative to the value or the weights, 1e-4.
         steps: ANBK: most gradient evaluations in all, 20000 by default. minmax: outer steps, 20000. ANTK: gradient evaluations, 40000.
         memory: ANBK: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in chunks of particles.
-        init: ANBK: a warm start: a `Solution` of a neighbouring problem (another richness, beta, decay, loss or data set; the same depth), or kernels
+        init: ANBK: a warm start: a `Solution` of a neighbouring problem (another richness, beta, decay, loss or, but for a CNN, data set; the same depth), or kernels
             over the training points, as a list or as what has them (a finite network's `Run`). It changes the way, not the answer. ANTK: a `Solution` of another ANTK of the same
             depth, or the `Run` of a network trained on X, whose neurons take the place of the random ones: several layers may have several places to rest.
         checkpoint: ANBK, ANTK: a file to write every half minute and on an interrupt, and to go on from if it exists. It is removed when the answer has converged;
@@ -84,8 +84,10 @@ def solve(
     if not isinstance(limit, Limit):
         names = ", ".join(kind.kind for kind in limits.ALL)
         raise TypeError(f"limit must be one of {names}, but it is {limit!r}")
-    if isinstance(limit.network, CNN):
-        raise NotImplementedError("solve serves MLP networks; CNN networks are described but not solved yet")
+    if isinstance(limit.network, CNN) and not isinstance(limit, (LazyLimit, ANBK)):
+        raise NotImplementedError(
+            f"solve serves CNN networks in the lazy limits (NNGP, NNGPK, NTK) and ANBK so far, but the limit is {limit.kind}; use an MLP, or finite networks"
+        )
     inputs = checks.inputs("X", X, ndim=limit.network.input_ndim)
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
@@ -191,7 +193,7 @@ class _Work:
         self.solver = _chosen(limit, options["solver"])
         slow = self.solver == "minmax"
         defaults: dict[str, Any] = {
-            "particles": 20000 if slow else max(2048, 8 * len(X)),
+            "particles": 20000 if slow else max(2048, 8 * _largest(limit, X)),
             "tolerance": 0.01 if slow else 0.02,
             "steps": 20000,
         }
@@ -291,7 +293,9 @@ class _Work:
     def _samples_carry(self, limit: ANBK) -> bool:
         """Whether to try the dual though nobody asked: one hidden layer, a small tilt, and no option that speaks of another solver."""
         spoken = any(value is not None for name, value in self.options.items() if name != "tolerance")
-        return not spoken and newton_dual.promising(limit, self.X, self.y, seed=self.seed, precision=self.dtype)
+        if spoken or isinstance(limit.network, CNN):
+            return False
+        return newton_dual.promising(limit, self.X, self.y, seed=self.seed, precision=self.dtype)
 
     def _dual(self, limit: ANBK) -> Answer:
         return newton_dual.solve(
@@ -313,7 +317,11 @@ class _Work:
         """Richness 0: the lazy kernels, duals of zero, and the readout of the loss."""
         lazy = NNGPK(limit.network, beta=limit.beta, decay=limit.decay)
         answer = closed.solve(lazy, self.X, self.y, precision=self.dtype, progress=self.progress)
-        duals = tuple(np.zeros_like(kernel) for kernel in answer.kernels)
+        zero = np.zeros((), answer.kernel.dtype)
+        where, depth = sites.of(limit.network, self.X.shape), limit.network.depth
+        shapes = [(len(self.X), count, len(self.X), count) for count in where.counts[:-1]]
+        duals = (*(np.broadcast_to(zero, shape) for shape in shapes),)
+        duals += tuple(np.zeros_like(answer.kernel) for _ in range(depth - len(duals)))
         if limit.loss == "squared":
             return replace(answer, duals=duals)
         return replace(closed.with_loss(limit, self.y, answer), duals=duals)
@@ -321,9 +329,14 @@ class _Work:
 
 def _chosen(limit: Limit, solver: str | None) -> str:
     """The solver: the one asked for, or what answers without sampling, or the particles."""
+    images = isinstance(limit.network, CNN)
     if solver is None:
-        return "linear" if linear.applies(limit) else "particles"
+        return "linear" if linear.applies(limit) and not images else "particles"
     checks.choice("solver", solver, SOLVERS)
+    if images and solver != "particles":
+        raise NotImplementedError(
+            f"solver={solver!r} serves MLP networks; leave it out: a CNN's ANBK is solved by particles"
+        )
     if solver == "dual" and limit.network.depth != 1:
         depth = limit.network.depth
         raise ValueError(f"solver='dual' is for one hidden layer, but the network has {depth}; leave it out")
@@ -331,6 +344,11 @@ def _chosen(limit: Limit, solver: str | None) -> str:
         name = limit.network.activation.name
         raise ValueError(f"solver='linear' is for linear networks, but the activation is {name!r}; leave it out")
     return solver
+
+
+def _largest(limit: Limit, X: np.ndarray) -> int:
+    """Rows of the largest kernel: points, or for the inner layers of a CNN their positions."""
+    return max(sites.of(limit.network, X.shape).sizes(len(X), limit.network.depth))
 
 
 def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarray]:
@@ -375,12 +393,18 @@ def _warm(limit: Limit, X: np.ndarray, init: Any) -> Start:
     if not isinstance(kernels, (tuple, list)):
         raise TypeError(f"init must be a Solution, a Run, or a list of kernels, but it is {type(init).__name__}")
     arrays = tuple(checks.finite("init", checks.as_array("init", kernel)) for kernel in kernels)
-    if len(arrays) != depth or any(array.shape != (len(X), len(X)) for array in arrays):
+    counts = sites.of(limit.network, X.shape).counts
+    wanted: list[tuple[int, ...]] = [(len(X), count, len(X), count) for count in counts[:-1]] or [(len(X),) * 2] * (
+        depth - 1
+    )
+    wanted.append((len(X),) * 2)
+    if [array.shape for array in arrays] != wanted:
         shapes = [array.shape for array in arrays]
-        raise ValueError(
-            f"init must hold {depth} kernels of shape {(len(X),) * 2}, but its kernels have shapes {shapes}"
-        )
-    for array in arrays:
+        expected = f"{depth} kernels of shape {wanted[0]}" if len(set(wanted)) == 1 else f"kernels of shapes {wanted}"
+        raise ValueError(f"init must hold {expected}, but its kernels have shapes {shapes}")
+    for kernel in arrays:
+        rows = int(np.sqrt(kernel.size))
+        array = kernel.reshape(rows, rows)
         if not np.allclose(array, array.T, atol=1e-6 * np.abs(array).max()) or np.trace(array) <= 0:
             raise ValueError("init must hold symmetric kernels with a positive trace, but one of them is not")
         if np.linalg.eigvalsh(array)[0] < -1e-4 * np.trace(array):

@@ -183,5 +183,5 @@ def test_ctrl_c_in_the_middle_of_a_solve(problem):
 
 
 def shell(*arguments):
-    command = [sys.executable, "-c", "from adakern.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "adakern", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -41,12 +41,14 @@ def kernels(model: Model, weights: Weights, rows: Array, scales: Array) -> tuple
 def neuron_scatter(model: Model, weights: Weights, rows: Array, scales: Array) -> tuple[Array, ...]:
     """Standard errors of the kernels of one network, its neurons taken as independent draws.
 
-    At the last layer of a CNN a neuron contributes a sum over positions.
+    At the last layer of a CNN a neuron contributes a sum over positions, or its mean over positions squared.
     """
     result = []
     features = model.forward(weights, rows, scales)[2]
     for layer, values in enumerate(features, start=1):
         sites = model.positions[layer - 1] if layer == model.depth else 1
+        if layer == model.depth and model.pooled:
+            values, sites = model.read(values), 1
         places = values.reshape(-1, sites, model.width)
 
         def second(total: Array, neuron: Array) -> tuple[Array, None]:
@@ -68,8 +70,9 @@ def neuron_scatter(model: Model, weights: Weights, rows: Array, scales: Array) -
 def contributions(model: Model, weights: Weights, rows: Array, scales: Array, offset: Array) -> Array:
     """What each neuron of the last layer adds to the outputs, times the width: (points, outputs, width)."""
     features = model.forward(weights, rows, scales, offset)[2][-1]
-    places = features.reshape(-1, model.positions[-1], model.width)
-    readout = weights[-1].reshape(model.positions[-1], model.width, model.outputs)
+    seen = model.read(features)
+    places = seen.reshape(len(seen), -1, model.width)
+    readout = weights[-1].reshape(-1, model.width, model.outputs)
     return jnp.einsum("pan,anc->pcn", places, readout, precision=model.matmul) * scales[-1] * model.width
 
 

@@ -2,7 +2,7 @@ r"""The network of finite width that a description stands for: shapes, initial w
 
 $$h^1=W^0\tilde x,\qquad h^{\ell+1}=N^{-1/2}W^\ell\varphi(h^\ell),\qquad s=\frac1{\gamma\sqrt N}\sum_aw_a\cdot\varphi(h^L_a),$$
 
-with $\tilde x$ the input (or patch) over the root of its size. In mean-field parameterisation $\gamma=\gamma_0\sqrt N$, in NTK
+with $\tilde x$ the input (or patch) over the root of its size; a CNN with `readout="mean"` has $w\cdot\frac1S\sum_a\varphi(h^L_a)$ there. In mean-field parameterisation $\gamma=\gamma_0\sqrt N$, in NTK
 parameterisation $\gamma=\gamma_0$. Weights of a layer are one matrix, (fan-in, width), whatever the architecture.
 """
 
@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.lib.stride_tricks import sliding_window_view
 
 from adakern import checks
 from adakern.activations import Activation
 from adakern.losses import Loss
-from adakern.networks import CNN, Network, Pair
+from adakern.networks import CNN, Network, Pair, window_taps
 
 PARAMETERIZATIONS = ("mean-field", "ntk")
 MATMULS = ("highest", "high", "default")
@@ -34,7 +33,9 @@ class Model:
 
     Attributes:
         grids: positions (height, width) of each hidden layer; (1, 1) for an MLP.
-        windows, strides: of the layers after the first, for a CNN; empty for an MLP.
+        windows, strides, margins: of the layers after the first, for a CNN; empty for an MLP.
+        wraps: whether what lies in the margins is the image again, rather than zeros.
+        pooled: whether the readout sees the mean over positions, rather than each.
         matmul: precision of matrix products on devices that offer several.
     """
 
@@ -46,6 +47,9 @@ class Model:
     grids: tuple[Pair, ...]
     windows: tuple[Pair, ...] = ()
     strides: tuple[Pair, ...] = ()
+    margins: tuple[tuple[Pair, Pair], ...] = ()
+    wraps: bool = False
+    pooled: bool = False
     matmul: str = "highest"
     convolutional: bool = False
 
@@ -59,7 +63,7 @@ class Model:
         for layer in range(1, self.depth):
             taps = math.prod(self.windows[layer - 1]) if self.windows else 1
             shapes.append((taps * self.width, self.width))
-        return (*shapes, (self.positions[-1] * self.width, self.outputs))
+        return (*shapes, ((1 if self.pooled else self.positions[-1]) * self.width, self.outputs))
 
     def scales(self, gamma: float) -> np.ndarray:
         r"""What multiplies each layer's inputs: 1 (inputs are scaled already), $N^{-1/2}$, …, $1/(\gamma\sqrt N)$."""
@@ -89,8 +93,14 @@ class Model:
                 field = self._layer(layer, features[-1] * scales[layer], weights[layer])
             fields.append(field if bumps is None else field + bumps[layer])
             features.append(self.activation(fields[-1]))
-        flat = features[-1].reshape(-1, weights[-1].shape[0]) * scales[-1]
+        flat = self.read(features[-1]) * scales[-1]
         return self._product(flat, weights[-1]), tuple(fields), tuple(features)
+
+    def read(self, features: Array) -> Array:
+        """What the readout sees of the last layer's features, (points × positions, width): (points, positions × width), or their mean over positions."""
+        if self.pooled:
+            return jnp.mean(features.reshape(-1, self.positions[-1], self.width), axis=1)
+        return features.reshape(-1, self.positions[-1] * self.width)
 
     def outputs_of(self, weights: Weights, rows: Array, scales: Array, offset: Array | None = None) -> Array:
         return self.forward(weights, rows, scales, offset)[0]
@@ -99,10 +109,16 @@ class Model:
         if not self.windows:
             return self._product(inputs, weight)
         below, window, stride = self.grids[layer - 1], self.windows[layer - 1], self.strides[layer - 1]
-        images = inputs.reshape(-1, *below, self.width)
+        images, margins = inputs.reshape(-1, *below, self.width), self.margins[layer - 1]
+        if self.wraps:
+            rows, columns = (
+                np.arange(-before, size + max(after, 0)) % size
+                for size, (before, after) in zip(below, margins, strict=True)
+            )
+            images, margins = images[:, rows][:, :, columns], ((0, 0), (0, 0))
         kernel = weight.reshape(*window, self.width, self.width)
         result = jax.lax.conv_general_dilated(
-            images, kernel, stride, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), precision=self.matmul
+            images, kernel, stride, margins, dimension_numbers=("NHWC", "HWIO", "NHWC"), precision=self.matmul
         )
         return result.reshape(-1, self.width)
 
@@ -110,11 +126,11 @@ class Model:
         """What a neuron of hidden layer `layer` + 1 sees of this layer's features: (points × positions, fan-in)."""
         if not self.windows:
             return features
-        images = np.arange(math.prod(self.grids[layer - 1])).reshape(self.grids[layer - 1])
-        (height, width), (down, right) = self.windows[layer - 1], self.strides[layer - 1]
-        places = sliding_window_view(images, (height, width))[::down, ::right].reshape(-1, height * width)
-        grouped = features.reshape(-1, images.size, self.width)[:, places]
-        return grouped.reshape(-1, height * width * self.width)
+        below = features.reshape(-1, math.prod(self.grids[layer - 1]), self.width)
+        padded = jnp.pad(below, ((0, 0), (0, 1), (0, 0)))  # -1 is a row of zeros
+        shapes = (self.grids[layer - 1], self.grids[layer], self.windows[layer - 1], self.strides[layer - 1])
+        taps = window_taps(*shapes, self.margins[layer - 1], wraps=self.wraps)
+        return padded[:, taps].reshape(-1, taps.shape[1] * self.width)
 
     def _product(self, a: Array, b: Array) -> Array:
         return jnp.matmul(a, b, precision=self.matmul)
@@ -132,11 +148,11 @@ class Model:
         return pull(-self.loss.error(y, s))[0], s, features
 
     def kernels(self, features: tuple[Array, ...]) -> tuple[Array, ...]:
-        r"""$\Phi^\ell=\frac1N\varphi\varphi^\top$, (P, P); over (point, position) for a CNN's inner layers, summed over positions at the last."""
+        r"""$\Phi^\ell=\frac1N\varphi\varphi^\top$, (P, P); over (point, position) for a CNN's inner layers, of what the readout sees at the last."""
         result = []
         for layer, values in enumerate(features, start=1):
             if layer == self.depth:
-                values = values.reshape(-1, self.positions[-1] * self.width)
+                values = self.read(values)
             result.append(self._product(values, values.T) / self.width)
         return tuple(result)
 
@@ -152,22 +168,20 @@ class Model:
 def build(network: Network, X: np.ndarray, loss: Loss, width: int, outputs: int, matmul: str) -> Model:
     """The model of this width for inputs like `X`."""
     checks.choice("matmul", matmul, MATMULS)
-    if isinstance(network, CNN):
-        grids = network.grids(X.shape)
-        windows, strides = network.window[1:], network.stride[1:]
-    else:
-        grids, windows, strides = ((1, 1),) * network.depth, (), ()
+    common: dict[str, Any] = {"depth": network.depth, "width": width, "outputs": outputs, "matmul": matmul}
+    if not isinstance(network, CNN):
+        return Model(network.activation, loss, grids=((1, 1),) * network.depth, **common)
     return Model(
         network.activation,
         loss,
-        network.depth,
-        width,
-        outputs,
-        grids,
-        windows,
-        strides,
-        matmul,
-        convolutional=isinstance(network, CNN),
+        grids=network.grids(X.shape),
+        windows=network.window[1:],
+        strides=network.stride[1:],
+        margins=network.margins(X.shape)[1:],
+        wraps=network.padding == "circular",
+        pooled=network.readout == "mean",
+        convolutional=True,
+        **common,
     )
 
 
@@ -175,10 +189,11 @@ def rows_of(network: Network, X: np.ndarray) -> np.ndarray:
     """Inputs of the first layer over the root of their size: (points, features), or (points × positions, patch)."""
     if not isinstance(network, CNN):
         return X / math.sqrt(X.shape[1])
-    (height, width), (down, right) = network.window[0], network.stride[0]
-    fan_in = height * width * X.shape[3]
-    view = sliding_window_view(X, (height, width), axis=(1, 2))[:, ::down, ::right]
-    return np.moveaxis(view, 3, 5).reshape(-1, fan_in) / math.sqrt(fan_in)
+    taps, (points, height, width, channels) = network.taps(X.shape)[0], X.shape
+    pixels = np.zeros((points, height * width + 1, channels))  # the last, which -1 picks, stays zero
+    pixels[:, :-1] = X.reshape(points, -1, channels)
+    fan_in = taps.shape[1] * channels
+    return pixels[:, taps].reshape(-1, fan_in) / math.sqrt(fan_in)
 
 
 def draw(

@@ -18,6 +18,7 @@ from adakern.limits import gap, linear_audit
 from adakern.limits.audit import Audit, audit
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
 from adakern.limits.lazy import NNGPK
+from adakern.limits.sites import of
 from adakern.networks import Network
 
 _NOISY = 0.05  # Monte-Carlo error of the audit above which it is made again with more particles a group
@@ -91,6 +92,7 @@ class ANBK(Limit):
                 answer.kernels[-1] @ answer.coefficients,
                 answer.draws,
                 particles=particles,
+                sites=of(self.network, X.shape),
             )
             if max((value for values in found.noise.values() for value in values), default=0.0) < _NOISY:
                 break

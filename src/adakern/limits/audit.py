@@ -16,16 +16,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 
 from adakern import inputs, linalg
 from adakern.activations import Activation
 from adakern.limits import edge
 from adakern.limits.base import relative
+from adakern.limits.sites import Sites
 from adakern.limits.tempering import EDGE, Dual, Law, Outer, sample
 from adakern.losses import Loss
 
 SUSPECT = 0.05  # a kernel that tempering finds off by more than this, and by four of its errors, is looked at again
 _SAME = 1e-4  # relative difference up to which the last dual is the outer product that it should be
+_ALONE = Sites()
 MISSED = 0.25  # nats, or a tenth, by which ⟨U⟩ may be off what the kernel says it is
 BEYOND = (
     "large neurons are pulled by {:.4g} of what their prior bears, at most 1 at infinite width, so that a few carry a share of the kernel which still grows with "
@@ -84,6 +87,7 @@ def audit(
     seed: int = 0,
     groups: int = 8,
     particles: int = 256,
+    sites: Sites = _ALONE,
 ) -> Audit:
     r"""Check kernels, duals and outputs $s$ by the saddle equations; called inside `precision.scope`.
 
@@ -96,6 +100,10 @@ def audit(
 
     is stationary in kernels and duals, so their errors enter it squared.
 
+    A CNN's windows see $C=\frac1{\lambda_\ell}\sum_bS_b\Phi^\ell S_b^\top$ of the layer below, and its dual equation is $\hat\Phi^\ell=\frac1{\lambda_\ell}\sum_bS_b^\top C^{-1}(C-\langle hh^\top\rangle)C^{-1}S_b$. It is compared
+    between $\Phi^\ell$ and $\Phi^\ell$ as well: with $AA^\top=C$, $T_b=A^{-1}S_b\Phi^\ell$ has no large numbers, $\sum_bT_bT_b^\top\le\lambda_\ell\|\Phi^\ell\|$, and
+    $\Phi^\ell\hat\Phi^\ell\Phi^\ell=\frac1{\lambda_\ell}\sum_bT_b^\top(I-\langle\varepsilon\varepsilon^\top\rangle)T_b$.
+
     Args:
         activation: $\varphi$.
         decays: $\lambda_0..\lambda_L$.
@@ -105,13 +113,14 @@ def audit(
         input_root: a root of $\Phi^0/\lambda_0$ over the distinct points.
         points: which points are distinct.
         y: targets, (P, C).
-        kernels: $\Phi^1..\Phi^L$, (P, P) each.
+        kernels: $\Phi^1..\Phi^L$, (P, P) each; (P, S, P, S) of a CNN's inner layers.
         duals: $\hat\Phi^1..\hat\Phi^L$, likewise.
         fitted: $s$ on the training inputs, (P, C).
         draws: white coordinates of the solver's neurons, for where tempering misses a phase.
         seed: of the sampling.
         groups: independent groups of particles, for the errors.
         particles: per group.
+        sites: positions of a CNN.
     """
     depth, top = len(kernels), decays[-1]
     targets, outputs = jnp.asarray(y), jnp.asarray(fitted)
@@ -128,44 +137,56 @@ def audit(
     kept: dict[int, float] = {}
     pulls: list[float] = []
     root = jnp.asarray(input_root)
+    below = dual_below = np.zeros((0, 0))
     for layer in range(depth):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0xA0D17), layer)  # no solver's stream
-        collapsed = jnp.asarray(points.collapse(duals[layer]))
-        kernel = points.pick(kernels[layer])
+        over, pool = sites.over(points, layer, depth), sites.pool_of(layer, depth)
+        gathered = over.collapse(duals[layer])
+        collapsed = jnp.asarray(gathered)
+        kernel = over.pick(kernels[layer])
         target = 0.5 * float(np.sum(kernel * np.asarray(collapsed)))  # ⟨U⟩ of the right law
         tilt: Dual = collapsed
         if layer == depth - 1 and top_dual < _SAME:
             belongs = np.zeros((len(points.first), v.shape[1]))
             np.add.at(belongs, points.member, richness / np.sqrt(top) * v)
             tilt = Outer(jnp.asarray(belongs))
-        law = sample(activation, root, tilt, key, groups=groups, particles=particles, responses=layer > 0)
+        options: dict[str, Any] = {"groups": groups, "particles": particles, "pool": pool}
+        lift = _Lift(sites, layer - 1, decays[layer], np.asarray(root), below) if layer > 0 and sites.counts else None
+        law = sample(activation, root, tilt, key, responses=layer > 0, lift=lift, **options)
         tempered = _off(law, law.moment - kernel, kernel)
         missed = abs(law.tilt[0] - target) > max(MISSED, 0.1 * abs(target))
         suspect = not tempered <= SUSPECT + 4 * _off(law, law.moment_error, kernel) or missed
         if draws and suspect:
-            again = sample(activation, root, tilt, key, groups=groups, particles=particles, start=draws[layer])
+            again = sample(activation, root, tilt, key, start=draws[layer], responses=layer > 0, lift=lift, **options)
             kept[layer] = _off(again._replace(status=""), again.moment - kernel, kernel)
             if _phase(law, again, kernel):
                 law = again._replace(log_z=np.nan, log_z_error=np.inf, status="")
                 phases.append(layer + 1)
         own = draws[layer] if draws else np.zeros((0, root.shape[1]))
-        pulls.append(edge.pull(activation, root, collapsed, own, jax.random.fold_in(key, 1)))
+        pulls.append(edge.pull(activation, root, collapsed, own, jax.random.fold_in(key, 1), pool))
         if np.isinf(pulls[-1]):
             law = law._replace(log_z=np.nan, log_z_error=np.inf, status=EDGE)
             kept.pop(layer, None)
         off_kernels.append(_off(law, law.moment - kernel, kernel))
         noise_kernels.append(_off(law, law.moment_error, kernel))
         if layer > 0:
-            below, decay = points.pick(kernels[layer - 1]), decays[layer]
-            prior = decay * np.asarray(root @ root.T, np.float64)  # with the root's jitter: what was sampled
-            expected = prior @ points.collapse(duals[layer - 1]) @ prior
+            decay = decays[layer]
+            if lift is None:
+                prior, whole = (
+                    decay * np.asarray(root @ root.T, np.float64),
+                    below,
+                )  # with the root's jitter: what was sampled
+            else:
+                prior, whole = np.asarray(below, np.float64), decay * lift(np.eye(root.shape[1]))
+            expected = prior @ dual_below @ prior
             # A difference of terms that can be much larger than Φ itself, at large richness: relative to the largest.
-            largest = max(below, decay * law.second, key=np.linalg.norm)
+            largest = max(whole, decay * law.second, key=np.linalg.norm)
             off_duals.append(_off(law, decay * law.response - expected, largest))
             noise_duals.append(_off(law, decay * law.response_error, largest))
         laws.append(law)
+        below, dual_below = kernel, gathered
         if layer < depth - 1:
-            root = linalg.cholesky_root(jnp.asarray(kernel / decays[layer + 1]))
+            root = linalg.cholesky_root(sites.seen(layer, jnp.asarray(kernel / decays[layer + 1])))
     parts |= {"kernels": off_kernels, "duals": off_duals}
     data = beta * richness**2 * float(jnp.sum(loss.value(targets, outputs)))
     data += 0.5 * richness**2 / top * float(np.sum(v * (kernels[-1] @ v)))
@@ -193,6 +214,22 @@ def audit(
             ]
         ),
     )
+
+
+class _Lift:
+    r"""$V\to\frac1{\lambda^2}\sum_bT_b^\top VT_b$ with $T_b=A^{-1}S_b\Phi$: what a CNN's windows make of a matrix over white coordinates. One that see all of a layer once: $AVA^\top$."""
+
+    def __init__(self, sites: Sites, layer: int, decay: float, root: np.ndarray, kernel: np.ndarray) -> None:
+        lower, rows = np.asarray(root, np.float64), np.asarray(kernel, np.float64)
+        self._decay = decay
+        self._turned = [
+            scipy.linalg.solve_triangular(lower, part, lower=True, check_finite=False)
+            for part in sites.shifted(layer, rows)
+        ]
+
+    def __call__(self, white: np.ndarray) -> np.ndarray:
+        total: np.ndarray = sum(part.T @ (white @ part) for part in self._turned) / self._decay**2
+        return total
 
 
 def _phase(tempered: Law, kept: Law, kernel: np.ndarray) -> bool:

@@ -22,7 +22,7 @@ class Answer:
     r"""What a solver claims, for the limit to audit. Targets and everything like them have shape (P, C) here.
 
     Attributes:
-        kernels: $\Phi^1..\Phi^L$.
+        kernels: $\Phi^1..\Phi^L$; of a CNN in a lazy limit $\Phi^L$ alone, summed over positions.
         kernel: the predictor's own, $\Phi^L$ or $K$.
         coefficients: $\alpha$ in $f(x)=\sum_\mu\alpha_\mu\,k(x,x_\mu)$.
         fitted: $f$ on the training inputs.

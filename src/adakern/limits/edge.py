@@ -16,32 +16,40 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from adakern.activations import Activation
+from adakern.limits.sites import Pool
 
 FAR = 1e4  # × √rank: where an activation has its asymptotic form
 STARTS = 32
 CLIMBS = 150
+_ALONE = Pool()
 
 
 def pull(
-    activation: Activation, root: Float[Array, "p r"], dual: Float[Array, "p p"], draws: np.ndarray, key: Array
+    activation: Activation,
+    root: Float[Array, "p r"],
+    dual: Float[Array, "q q"],
+    draws: np.ndarray,
+    key: Array,
+    pool: Pool = _ALONE,
 ) -> float:
     r"""The largest $s(\omega)$ that climbing from the largest of the draws and from random directions finds; a lower bound of the maximum.
 
-    0 for an activation that grows less than linearly, infinite where one grows more. Called inside `precision.scope`.
+    0 for an activation that grows less than linearly, infinite where one grows more. Called inside `precision.scope`. At a CNN's last layer $\varphi$ stands for
+    the rows that the readout's `pool` makes of the features.
     """
     rank = root.shape[1]
     random = np.asarray(jax.random.normal(key, (STARTS // 2, rank), root.dtype))
     sizes = np.linalg.norm(draws, axis=1) if len(draws) else np.zeros(0)
     largest = np.argsort(sizes)[::-1][: STARTS - len(random)]
     starts = np.concatenate([random, np.asarray(draws, random.dtype)[largest]]) if len(draws) else random
-    here, farther = (float(value) for value in _climb(activation, root, dual, jnp.asarray(starts)))
+    here, farther = (float(value) for value in _climb(activation, pool, root, dual, jnp.asarray(starts)))
     if here <= 0 or farther < 0.5 * here:
         return 0.0
     return here if farther < 2 * here else float("inf")
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _climb(activation: Activation, root: Array, dual: Array, starts: Array) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _climb(activation: Activation, pool: Pool, root: Array, dual: Array, starts: Array) -> tuple[Array, Array]:
     """The largest pull, and that in the same direction ten times as far."""
     far = FAR * jnp.sqrt(jnp.asarray(root.shape[1], root.dtype))
     tiny = jnp.finfo(root.dtype).tiny
@@ -50,9 +58,10 @@ def _climb(activation: Activation, root: Array, dual: Array, starts: Array) -> t
         return vectors * jax.lax.rsqrt(jnp.sum(vectors * vectors, axis=1, keepdims=True) + tiny)
 
     def pulls(directions: Array, far: Array = far) -> tuple[Array, Array]:
-        features = activation(far * jnp.matmul(directions, root.T, precision="highest")) / far
+        count = len(directions)
+        features = pool.rows(activation(far * jnp.matmul(directions, root.T, precision="highest")) / far)
         forces = -jnp.matmul(features, dual, precision="highest")
-        return jnp.sum(features * forces, axis=1), forces
+        return pool.totals(jnp.sum(features * forces, axis=1), count), pool.transpose(forces, count)
 
     uphill = jax.grad(lambda directions: jnp.sum(pulls(directions)[0]))
 

@@ -17,8 +17,9 @@ import numpy as np
 from jaxtyping import Array
 
 from adakern import checks, inputs, linalg, quadrature
+from adakern.limits import lazy_cnn
 from adakern.limits.base import Answer, Limit, check_network, frozen_decay, relative
-from adakern.networks import Network
+from adakern.networks import CNN, Network
 
 _polar = jax.jit(quadrature.polar, static_argnums=(0, 1))
 _SAFE_LEVEL = 3  # of polar quadrature, for standard deviations up to one
@@ -40,7 +41,7 @@ class LazyLimit(Limit):
           rounding, $k(y-f)=0$: a singular kernel fits only what lies in its range);
         * errors: $\Delta=y-f$;
         * recursion: $\Phi^\ell$ from $\Phi^{\ell-1}$, and the predictor's kernel $k$ ($\Phi^L$ or $K$) from all of them, at a fixed choice of entries, each by
-          polar quadrature: code that the solver's closed forms do not share. What the quadrature itself is uncertain by is not held against the answer.
+          polar quadrature: code that the solver's closed forms do not share. A CNN: $\Phi^L$ and $k$ from the images, at a few pairs of them. What the quadrature itself is uncertain by is not held against the answer.
         """
         scale = float(np.linalg.norm(y)) or 1.0
         size = float(np.linalg.norm(answer.kernel)) or 1.0
@@ -56,6 +57,8 @@ class LazyLimit(Limit):
         )
 
     def _recursion_error(self, X: np.ndarray, answer: Answer) -> float:
+        if isinstance(self.network, CNN):
+            return lazy_cnn.recursion_error(self.network, self.decays, self.tangent, X, answer)
         rng = np.random.default_rng(0)
         i, j = rng.integers(len(X), size=(2, _AUDIT_PAIRS))
         left, right = inputs.features(self.network, X[i]), inputs.features(self.network, X[j])

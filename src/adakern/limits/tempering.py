@@ -9,6 +9,7 @@ comes out beside the averages.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from adakern.activations import Activation
+from adakern.limits.sites import Pool
 
 SHARE = 0.8  # of the population that a change of temperature leaves effective
 STAGES = 400  # at most, from prior to law
@@ -31,6 +33,7 @@ FAR = 1e3  # × √rank: where a tilt that grows shows its asymptotic sign
 
 
 EDGE = "its law cannot be normalised"
+_ALONE = Pool()
 
 
 class Law(NamedTuple):
@@ -99,9 +102,10 @@ _product = functools.partial(jnp.matmul, precision="highest")
 
 
 # blackjax's adaptive_tempered_smc is not a dependency: the Gaussian part turned exactly and a population in groups are what is needed here.
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _temper(
     activation: Activation,
+    pool: Pool,
     root: Float[Array, "p r"],
     dual: Dual,
     key: Array,
@@ -112,10 +116,12 @@ def _temper(
     groups, count, rank = epsilon.shape
 
     def fields(epsilon: Array) -> tuple[Array, Array]:
-        features = activation(_product(epsilon, root.T))
+        features = pool.rows(activation(_product(epsilon, root.T)))
         if isinstance(dual, Outer):
-            return -0.5 * jnp.sum(_product(features, dual.factor) ** 2, axis=-1), features
-        return 0.5 * jnp.sum(features * _product(features, dual), axis=-1), features
+            tilts = -0.5 * jnp.sum(_product(features, dual.factor) ** 2, axis=-1)
+        else:
+            tilts = 0.5 * jnp.sum(features * _product(features, dual), axis=-1)
+        return pool.totals(tilts, epsilon.shape[-2]), features
 
     def place(epsilon: Array) -> _Place:
         def total(epsilon: Array) -> tuple[Array, Array]:
@@ -222,7 +228,7 @@ def _temper(
         return _State(key, here, kappa, jnp.where(there, state.log_z, log_z), angle, stages, seen, sums, finite)
 
     first = place(epsilon)
-    size, zero = root.shape[0], jnp.zeros((), epsilon.dtype)
+    size, zero = root.shape[0] // pool.sites, jnp.zeros((), epsilon.dtype)
     scalar = jnp.zeros(groups, epsilon.dtype)
     square = jnp.zeros((groups, rank, rank), epsilon.dtype)
     moment = jnp.zeros((groups, size, size), epsilon.dtype)
@@ -244,11 +250,16 @@ def sample(
     particles: int = 512,
     start: np.ndarray | None = None,
     responses: bool = True,
+    pool: Pool = _ALONE,
+    lift: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Law:
     r"""Sample $N(\varepsilon;0,I)e^{-U}$ from the prior on, or at $\kappa=1$ from neurons `start`, (draws, rank), and average.
 
     `response` is $AA^\top-\langle hh^\top\rangle$ by Gaussian integration by parts, $I-\langle\varepsilon\varepsilon^\top\rangle=\langle\varepsilon\,\nabla_\varepsilon U^\top\rangle$, symmetrised. It needs one derivative of $U$, so it holds for
     a ReLU too, and its noise vanishes with the tilt, where that of $\langle hh^\top\rangle$ stays. Without `responses` it and `second` are left out.
+
+    The last layer of a CNN: $\varphi$ stands for the rows that the readout's `pool` makes of the features, and $U$ adds up over a neuron's rows.
+    `lift` takes the place of $V\to AVA^\top$ in `second` and `response`.
     """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     if start is None:
@@ -256,14 +267,15 @@ def sample(
     else:
         epsilon = start[rng.integers(len(start), size=groups * particles)].reshape(groups, particles, -1)
     kappa = jnp.asarray(0.0 if start is None else 1.0, root.dtype)
-    state = _temper(activation, root, dual, key, jnp.asarray(epsilon, root.dtype), kappa)
+    state = _temper(activation, pool, root, dual, key, jnp.asarray(epsilon, root.dtype), kappa)
     A = np.asarray(root, np.float64)
     averages = {name: np.asarray(value, np.float64) for name, value in state.sums.items()}
     virial = 0.5 * (averages["virial"] + np.swapaxes(averages["virial"], 1, 2))
     moment, moment_error = _grouped(averages["moment"])
     none = np.zeros((len(virial), 1, 1))  # P×P for each group: not where nobody looks
-    second, second_error = _grouped(A @ averages["white"] @ A.T if responses else none)
-    response, response_error = _grouped(A @ virial @ A.T if responses else none)
+    lifted = (lambda white: A @ white @ A.T) if lift is None else lambda white: np.stack([lift(part) for part in white])
+    second, second_error = _grouped(lifted(averages["white"]) if responses else none)
+    response, response_error = _grouped(lifted(virial) if responses else none)
     log_z, log_z_error = _grouped(np.asarray(state.log_z, np.float64))
     status = ""
     if not bool(state.finite):

@@ -99,7 +99,8 @@ def answer(
     dtype = np.dtype(str(data.root.dtype))
     estimates = [counted.kernel(layer) for layer in range(depth)]
     duals = [counted.dual(layer) for layer in range(depth - 1)]
-    kernels = tuple(points.expand(estimate.mean).astype(dtype) for estimate in estimates)
+    overs = [clock.model.sites.over(points, layer, depth) for layer in range(depth)]
+    kernels = tuple(over.expand(e.mean).astype(dtype) for over, e in zip(overs, estimates, strict=True))
     inner = readout_of(clock.model.loss, jnp.asarray(kernels[-1]), data)
     v = np.asarray(inner.v)
     outputs = kernels[-1] @ v / limit.decays[-1]
@@ -160,8 +161,8 @@ def answer(
         coefficients=(v / limit.decays[-1]).astype(dtype),
         fitted=np.asarray(clock.model.loss.link(jnp.asarray(outputs, dtype))),
         errors=(v / limit.beta).astype(dtype),
-        kernel_errors=tuple(points.expand(estimate.error).astype(dtype) for estimate in estimates),
-        duals=(*(points.spread(dual.mean).astype(dtype) for dual in duals), top.astype(dtype)),
+        kernel_errors=tuple(over.expand(e.error).astype(dtype) for over, e in zip(overs, estimates, strict=True)),
+        duals=(*(o.spread(dual.mean).astype(dtype) for o, dual in zip(overs, duals, strict=False)), top.astype(dtype)),
         draws=draws,
         converged=converged,
         status=_status(clock, record, error, tolerance, converged, max(standing)),
@@ -177,9 +178,15 @@ def _standing(clock: Clock, kernels: list[np.ndarray], kept: list[tuple[np.ndarr
     if len(kept) < 4:
         return 0.0
     dtype = clock.data.root.dtype
-    decay = clock.data.decays[layer]
-    root = clock.data.root if layer == 0 else linalg.cholesky_root(jnp.asarray(kernels[layer - 1], dtype) / decay)
-    moments = [np.asarray(clock.model.activation(jnp.asarray(kept[i][layer]) @ root.T)) for i in (0, 1, -2, -1)]
+    decay, where = clock.data.decays[layer], clock.model.sites
+    if layer == 0:
+        root = clock.data.root
+    else:
+        root = linalg.cholesky_root(where.seen(layer - 1, jnp.asarray(kernels[layer - 1], dtype) / decay))
+    pool = where.pool_of(layer, len(kernels))
+    moments = [
+        np.asarray(pool.rows(clock.model.activation(jnp.asarray(kept[i][layer]) @ root.T))) for i in (0, 1, -2, -1)
+    ]
     count = len(moments[0])
 
     def covariance(first: np.ndarray, second: np.ndarray) -> float:

@@ -10,27 +10,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import inputs, linalg, losses, memory, recursion
+from adakern.activations import MomentRule
+from adakern.errors import TooLargeError
 from adakern.limits import readout
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Answer, Limit
 from adakern.limits.lazy import NNGPK, LazyLimit
+from adakern.networks import CNN
 from adakern.progress import Progress
+from adakern.recursion_cnn import Convolution
 
 
 def solve(limit: LazyLimit, X: np.ndarray, y: np.ndarray, *, precision: str, progress: Progress) -> Answer:
     """Solve a lazy limit; `y` has shape (points, outputs). Called inside `precision.scope`."""
     network, points = limit.network, X.shape[0]
-    matrices = network.depth * (2 if limit.tangent else 1) + 4  # kernels, K, and the linear system's workspace
-    memory.require(matrices * points**2 * np.dtype(precision).itemsize, f"a kernel over {points} points")
-    features = inputs.features(network, X)
-    variances = recursion.variances(network.activation, network.depth, limit.decays, features, precision)
-    kernels, gradients, kernel = _kernels(limit, features, variances, precision, progress)
+    if isinstance(network, CNN):
+        convolution = Convolution(network, limit.decays, X.shape[1:], precision)
+        kernels, kernel, rules = _convolutional(convolution, limit.tangent, X, progress)
+        gradients = None
+    else:
+        matrices = network.depth * (2 if limit.tangent else 1) + 4  # kernels, K, and the linear system's workspace
+        memory.require(matrices * points**2 * np.dtype(precision).itemsize, f"a kernel over {points} points")
+        features = inputs.features(network, X)
+        variances = recursion.variances(network.activation, network.depth, limit.decays, features, precision)
+        kernels, gradients, kernel = _kernels(limit, features, variances, precision, progress)
+        rules = variances.rules
 
     solved = linalg.solve_psd(jnp.asarray(kernel), limit.shrinkage, jnp.asarray(y))
     coefficients = np.asarray(solved.x)
     fitted = np.asarray(jnp.matmul(jnp.asarray(kernel), solved.x, precision="highest"))
     stats: dict[str, Any] = {"solver": "closed", "linear_system": solved.report}
-    blurred = [layer for layer, rule in enumerate(variances.rules, start=1) if not rule.resolved]
+    blurred = [layer for layer, rule in enumerate(rules, start=1) if not rule.resolved]
     status = "closed form"
     if blurred:
         status = (
@@ -44,7 +54,7 @@ def solve(limit: LazyLimit, X: np.ndarray, y: np.ndarray, *, precision: str, pro
         coefficients=coefficients,
         fitted=fitted,
         errors=y - fitted,
-        kernel_errors=(zero,) * network.depth,
+        kernel_errors=(zero,) * len(kernels),
         gradient_kernels=gradients,
         converged=not blurred,
         status=status,
@@ -69,8 +79,13 @@ def with_loss(limit: ANBK, y: np.ndarray, answer: Answer) -> Answer:
 
 
 def lazy(limit: Limit, X: np.ndarray, precision: str) -> tuple[np.ndarray, ...] | None:
-    """The kernels of the same network at its prior in float64, or None where quadrature cannot resolve the activation."""
+    """The kernels of the same network at its prior in float64, or None where quadrature cannot resolve the activation.
+
+    Those of a CNN's inner layers are matrices over (point, position); None also where they do not fit into memory.
+    """
     network = limit.network
+    if isinstance(network, CNN):
+        return _lazy_convolution(Convolution(network, limit.decays, X.shape[1:], precision), X)
     features = inputs.features(network, X)
     try:
         variances = recursion.variances(network.activation, network.depth, limit.decays, features, precision)
@@ -81,6 +96,19 @@ def lazy(limit: Limit, X: np.ndarray, precision: str) -> tuple[np.ndarray, ...] 
     prior = NNGPK(network, decay=limit.decays)
     kernels, _, _ = _kernels(prior, features, variances, precision, Progress())
     return tuple(kernel.astype(np.float64) for kernel in kernels)
+
+
+def _lazy_convolution(convolution: Convolution, X: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    try:
+        kernels, _, rules = _convolutional(convolution, False, X, Progress())
+        if not all(rule.resolved for rule in rules):
+            return None
+        inner = [convolution.inner(X, layer) for layer in range(1, convolution.network.depth)]
+    except (ValueError, TooLargeError):
+        return None
+    sizes = [len(X) * sites for sites in convolution.sites[:-1]]
+    flat = [kernel.reshape(size, size) for kernel, size in zip(inner, sizes, strict=True)]
+    return tuple(kernel.astype(np.float64) for kernel in (*flat, *kernels))
 
 
 def _kernels(
@@ -118,6 +146,34 @@ def _kernels(
             advance()
     _set_diagonals(kernels, gradients, tangent, variances)
     return kernels, (gradients if limit.tangent else None), (kernels[-1] if tangent is None else tangent)
+
+
+def _convolutional(
+    convolution: Convolution, tangent: bool, X: np.ndarray, progress: Progress
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, tuple[MomentRule, ...]]:
+    r"""$\Phi^L$ and the predictor's kernel of a CNN, tile by tile, and the rules; what lies between positions is not kept."""
+    points = len(X)
+    convolution.require(points, tangent)
+    variances = convolution.variances(X)
+    top = np.empty((points, points), dtype=convolution.precision)
+    total = np.empty_like(top) if tangent else None
+    tiles = list(recursion.spans(points, convolution.side(points)))
+    pairs = [(rows, columns) for i, rows in enumerate(tiles) for columns in tiles[i:]]
+    with progress.task("kernels", total=len(pairs)) as advance:
+        for rows, columns in pairs:
+            blocks = convolution.tile(tangent, variances.pick(rows), X[rows], variances.pick(columns), X[columns])
+            for target, block in zip((top, total), blocks, strict=True):
+                if target is None or block is None:
+                    continue
+                part = (block + block.T) / 2 if rows == columns else block
+                target[rows, columns] = part
+                target[columns, rows] = part.T
+            advance()
+    if not convolution.pooled:  # a mean has pairs of different positions on its diagonal
+        np.fill_diagonal(top, variances.kernel)
+        if total is not None:
+            np.fill_diagonal(total, variances.tangent)
+    return (top,), top if total is None else total, variances.rules
 
 
 def _set_diagonals(

@@ -19,6 +19,7 @@ from jaxtyping import Array
 from adakern import linalg
 from adakern.activations import Activation
 from adakern.limits import readout
+from adakern.limits.sites import Pool, Sites
 from adakern.losses import Loss
 
 _MOST_PRODUCTS = 20  # of the Hessian, for its largest eigenvalue to 1 %
@@ -26,6 +27,7 @@ _ENOUGH = 8  # particles of a part, for every point
 
 Layers = tuple[Array, ...]
 Seed = int | tuple[int, ...]
+_ALONE = Sites()
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,17 @@ class Model:
     activation: Activation
     loss: Loss
     chunks: int = 1
+    sites: Sites = _ALONE
+
+    def sizes(self, data: Data, depth: int) -> tuple[int, ...]:
+        """Rows of each layer's kernel over distinct points, or over their positions."""
+        return self.sites.sizes(self.sites.points(data.root.shape[0]), depth)
 
 
 class Data(NamedTuple):
     """The arrays of a problem."""
 
-    root: Array  # of Φ⁰/λ_0 over distinct points
+    root: Array  # of Φ⁰/λ_0 over distinct points, or over their positions
     member: Array  # position of every point among the distinct ones
     y: Array
     richness: Array
@@ -80,19 +87,19 @@ class Shadow(NamedTuple):
 class Mean(NamedTuple):
     """Means over one stretch of the dynamics, one for each system."""
 
-    kernels: Layers  # Φ¹..Φ^L over distinct points
-    duals: Layers  # Φ̂¹..Φ̂^{L-1} over distinct points
+    kernels: Layers  # Φ¹..Φ^L over distinct points; of a CNN's inner layers over their positions too
+    duals: Layers  # Φ̂¹..Φ̂^{L-1} likewise
     tails: Array  # ⟨|φ|⁴⟩/⟨|φ|²⟩² of each layer: how unequal the neurons are
     energy: Array
     temperature: Array
 
 
-def _gram(model: Model, epsilon: Array, root: Array) -> tuple[Array, Array]:
-    r"""$\langle\varphi(A\varepsilon)\varphi(A\varepsilon)^\top\rangle$ and $\langle|\varphi|^4\rangle$ over the particles."""
+def _gram(model: Model, epsilon: Array, root: Array, pool: Pool) -> tuple[Array, Array]:
+    r"""$\langle\varphi(A\varepsilon)\varphi(A\varepsilon)^\top\rangle$ and $\langle|\varphi|^4\rangle$ over the particles; at the last layer as the readout pools positions."""
 
     def sums(part: Array) -> tuple[Array, Array]:
-        features = model.activation(jnp.matmul(part, root.T, precision="highest"))
-        lengths = jnp.sum(features * features, axis=1)
+        features = pool.rows(model.activation(jnp.matmul(part, root.T, precision="highest")))
+        lengths = pool.totals(jnp.sum(features * features, axis=1), part.shape[0])
         return jnp.matmul(features.T, features, precision="highest"), jnp.sum(lengths * lengths)
 
     count = epsilon.shape[0]
@@ -100,7 +107,7 @@ def _gram(model: Model, epsilon: Array, root: Array) -> tuple[Array, Array]:
         square, fourth = sums(epsilon)
     else:
         parts = epsilon.reshape(model.chunks, -1, epsilon.shape[1])
-        empty = (jnp.zeros((root.shape[0],) * 2, root.dtype), jnp.zeros((), root.dtype))
+        empty = (jnp.zeros((root.shape[0] // pool.sites,) * 2, root.dtype), jnp.zeros((), root.dtype))
         add = jax.checkpoint(lambda total, part: (jax.tree.map(jnp.add, total, sums(part)), None))
         (square, fourth), _ = jax.lax.scan(add, empty, parts)
     return square / count, jax.lax.stop_gradient(fourth / count)
@@ -116,11 +123,15 @@ def _recursion(
     kernels: list[Array] = []
     fourths: list[Array] = []
     for layer, epsilon in enumerate(positions):
+        pool = model.sites.pool_of(layer, len(positions))
         if layer == 0:
-            kernel, fourth = jax.vmap(lambda part: _gram(model, part, data.root))(epsilon)
+            kernel, fourth = jax.vmap(lambda part, pool=pool: _gram(model, part, data.root, pool))(epsilon)
         else:
-            roots = _of_parts(joint, linalg.cholesky_root, kernels[-1] / data.decays[layer])
-            kernel, fourth = jax.vmap(lambda part, root: _gram(model, part, root))(epsilon, roots)
+            see = functools.partial(model.sites.seen, layer - 1)
+            roots = _of_parts(
+                joint, lambda below, see=see: linalg.cholesky_root(see(below)), kernels[-1] / data.decays[layer]
+            )
+            kernel, fourth = jax.vmap(lambda part, root, pool=pool: _gram(model, part, root, pool))(epsilon, roots)
         mean = jnp.broadcast_to(jnp.mean(kernel, axis=0, keepdims=True), kernel.shape)
         kernel = jnp.where(joint, mean, kernel)
         kernels.append(kernel + shifts[layer][None] if layer < len(shifts) else kernel)
@@ -159,8 +170,8 @@ class _Pull(NamedTuple):
 
 def _pull(model: Model, data: Data, positions: Layers, v: Array, joint: Array) -> _Pull:
     r"""$-\partial/\partial\varepsilon$ of $\frac12|\varepsilon|^2+B\,E$, and on the way $E$, the kernels and $\hat\Phi^\ell=2\,dE/d\Phi^\ell$, $\ell<L$, as means over the parts."""
-    size = data.root.shape[0]
-    shifts = tuple(jnp.zeros((size, size), data.root.dtype) for _ in positions[:-1])
+    sizes = model.sizes(data, len(positions))
+    shifts = tuple(jnp.zeros((size, size), data.root.dtype) for size in sizes[:-1])
 
     def potential(positions: Layers, shifts: Layers) -> tuple[Array, tuple[Layers, Array, Array]]:
         kernels, fourths = _recursion(model, data, positions, shifts, joint)
@@ -231,31 +242,44 @@ def _follow(model: Model, data: Data, shadow: Shadow, kicks: Layers, step: Array
     return Shadow(tuple(positions), tuple(momenta)), Lazy(both[0], both[-1])
 
 
-def _prior(data: Data, seed: Seed, particles: int, depth: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    size, rank = data.root.shape
-    shapes = [(particles, rank if layer == 0 else size) for layer in range(depth)]
+def _prior(
+    data: Data, seed: Seed, particles: int, depth: int, sites: Sites
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rows, rank = data.root.shape
+    sizes = sites.fields(sites.points(rows), depth)
+    shapes = [(particles, rank if layer == 0 else size) for layer, size in enumerate(sizes)]
     rng = np.random.default_rng(seed)
     dtype = np.dtype(str(data.root.dtype))
     return tuple([rng.standard_normal(shape).astype(dtype) for shape in shapes] for _ in "xp")  # type: ignore[return-value]
 
 
-def shadow(data: Data, seed: Seed, particles: int, depth: int) -> Shadow:
+def shadow(data: Data, seed: Seed, particles: int, depth: int, sites: Sites = _ALONE) -> Shadow:
     """A shadow at the prior."""
-    positions, momenta = _prior(data, seed, particles, depth)
+    positions, momenta = _prior(data, seed, particles, depth, sites)
     return Shadow(tuple(map(jnp.asarray, positions)), tuple(map(jnp.asarray, momenta)))
 
 
 def parts(particles: int, points: int) -> int:
-    """Into how many parts the particles are divided: the more, the less noise the bias that they show has, but each is to have enough of them."""
+    """Into how many parts the particles are divided: the more, the less noise the bias that they show has, but each is to have enough of them.
+
+    `points` are the rows of the largest kernel.
+    """
     return 4 if particles >= 4 * _ENOUGH * points else 2
 
 
-def start(data: Data, seed: int, particles: int, depth: int, positions: Sequence[np.ndarray] | None = None) -> Stack:
+def start(
+    data: Data,
+    seed: int,
+    particles: int,
+    depth: int,
+    positions: Sequence[np.ndarray] | None = None,
+    sites: Sites = _ALONE,
+) -> Stack:
     """Three equal systems with momenta at temperature one; positions from the prior unless they are given."""
-    drawn, momenta = _prior(data, seed, particles, depth)
+    drawn, momenta = _prior(data, seed, particles, depth, sites)
     places = drawn if positions is None else [np.asarray(x, drawn[0].dtype) for x in positions]
 
-    count = parts(particles, len(data.root))
+    count = parts(particles, max(sites.sizes(sites.points(len(data.root)), depth)))
 
     def thrice(array: np.ndarray) -> Array:
         return jnp.asarray(np.stack([array.reshape(count, -1, array.shape[1])] * 3))
@@ -320,7 +344,7 @@ def stiffness(model: Model, data: Data, stack: Stack) -> Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def kernels_of_parts(model: Model, data: Data, stack: Stack) -> Layers:
-    """Φ¹ .. Φ^L of every part, (parts, P, P) each, of the system whose parts do not see each other."""
+    """Φ¹ .. Φ^L of every part, (parts, P, P) or (parts, P·S, P·S) each, of the system whose parts do not see each other."""
     positions = tuple(x[PARTS] for x in stack.positions)
     return _recursion(model, data, positions, (), jnp.asarray(False))[0]
 
@@ -351,7 +375,7 @@ def advance(
     Returns means over the steps. The two half kicks between drifts use the same force and are made as one: a step costs one gradient.
     Two steps' noises make up that of the coarse system as the Ornstein-Uhlenbeck process does.
     """
-    depth, size = len(stack.positions), data.root.shape[0]
+    depth, sizes = len(stack.positions), model.sizes(data, len(stack.positions))
     early = 1 / jnp.sqrt(1 + jnp.exp(2 * friction * step))  # = e^{-γh} √(1 - e^{-2γh}) / √(1 - e^{-4γh})
     late = 1 / jnp.sqrt(1 + jnp.exp(-2 * friction * step))
 
@@ -398,12 +422,12 @@ def advance(
         shadow, lazy = jax.lax.cond(shadowed, follow, lambda *same: same, shadow, lazy)
         return stack, shadow, sums, lazy, z
 
-    layer, zero = jnp.zeros((size, size), data.root.dtype), jnp.zeros(3, data.root.dtype)
-    three = jnp.zeros((3, size, size), data.root.dtype)
-    tails = jnp.zeros((3, depth), data.root.dtype)
-    empty = Mean((three,) * depth, (three,) * (depth - 1), tails, zero, zero)
+    layers = tuple(jnp.zeros((size, size), data.root.dtype) for size in sizes)
+    threes = tuple(jnp.zeros((3, size, size), data.root.dtype) for size in sizes)
+    tails, zero = jnp.zeros((3, depth), data.root.dtype), jnp.zeros(3, data.root.dtype)
+    empty = Mean(threes, threes[:-1], tails, zero, zero)
     nothing = tuple(jnp.zeros(x.size, x.dtype) for x in shadow.positions)
     stack, shadow, sums, lazy, _ = jax.lax.fori_loop(
-        0, count, one, (stack, shadow, empty, Lazy((layer,) * depth, (layer,) * depth), nothing)
+        0, count, one, (stack, shadow, empty, Lazy(layers, layers), nothing)
     )
     return stack, shadow, *jax.tree.map(lambda value: value / count, (sums, lazy))

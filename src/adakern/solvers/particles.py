@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 from adakern import averages, inputs, losses, memory
 from adakern.checkpoints import Checkpoint, Content
 from adakern.errors import ConvergenceError
+from adakern.limits import sites
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Answer
 from adakern.progress import Progress
@@ -71,20 +72,22 @@ def solve(
         budget: bytes for the temporary arrays of one step; what does not fit is taken in chunks of particles.
         init: where to start from.
     """
-    points = inputs.distinct(X)
+    points, where = inputs.distinct(X), sites.of(limit.network, X.shape)
     size, depth = len(points.first), limit.network.depth
     item = np.dtype(precision).itemsize
     particles = -(-particles // GROUPS) * GROUPS  # parts and groups of particles are equal
-    chunks = _chunks(particles, size, depth, item, budget)
+    fields, sizes = where.fields(size, depth), where.sizes(size, depth)
+    chunks = _chunks(particles, fields, max(sizes), item, budget)
+    everywhere = sum(n**2 for n in where.sizes(len(X), depth)[:-1])  # kernels over all points, the last apart
     memory.require(
-        item * (16 * depth * particles * size + (4 * depth + 8) * len(X) ** 2)  # positions, momenta, noise
-        + 2 * GROUPS * item * depth * particles * size  # snapshots
-        + 8 * 8 * 24 * depth * size**2,  # batches and probes
-        f"{particles} particles of {len(X)} points",
+        item * (16 * particles * sum(fields) + 4 * everywhere + 12 * len(X) ** 2)  # positions, momenta, noise
+        + 2 * GROUPS * item * particles * sum(fields)  # snapshots
+        + 8 * 8 * 24 * sum(n**2 for n in sizes),  # batches and probes
+        f"{particles} particles of {len(X)} points" + (f" x {max(where.counts)} positions" if where.counts else ""),
         "fewer training points, fewer particles",
     )
     root, report = inputs.root(limit.network, X[points.first], limit.decays[0])
-    model = Model(limit.network.activation, losses.get(limit.loss), chunks)
+    model = Model(limit.network.activation, losses.get(limit.loss), chunks, where)
     numbers = (jnp.asarray(limit.richness), jnp.asarray(limit.beta), jnp.asarray(limit.decays))
     columns = jnp.asarray(y)
     data = Data(root, jnp.asarray(points.member), columns, *numbers, jnp.zeros_like(columns), jnp.zeros(()))
@@ -92,11 +95,11 @@ def solve(
     work = _Work(clock, data, init, tolerance)
 
     # Threads of the linear algebra library wait for each other longer than a small factorisation takes.
-    threads = 1 if len(X) < _THREADED else None
+    threads = 1 if max(sizes[:-1], default=0) < _THREADED and len(X) < _THREADED else None
     with threadpool_limits(threads, user_api="blas"), progress.task("aNBK", total=steps) as advance:
         left = checkpoint.load()
         if left is None:
-            record = _start(limit, X, points, data, init, seed, particles)
+            record = _start(limit, X, points, data, init, seed, particles, where)
         else:
             record = work.restore(left)
             advance("resumed", clock.done)
@@ -113,11 +116,11 @@ def solve(
         return answering.answer(limit, clock, points, work.at_least(held[0]), tolerance, report)
 
 
-def _chunks(particles: int, size: int, depth: int, item: int, budget: int) -> int:
-    """How many equal chunks of every part keep a step's temporaries within the budget: one if all layers' fields fit at once."""
-    if 4 * item * particles * size * depth <= budget:
+def _chunks(particles: int, fields: tuple[int, ...], size: int, item: int, budget: int) -> int:
+    """How many equal chunks of every part keep a step's temporaries within the budget: one if all layers' fields fit at once. `size` is that of the largest kernel."""
+    if 4 * item * particles * sum(fields) <= budget:
         return 1
-    rows = max(1, budget // (8 * item * size))
+    rows = max(1, budget // (8 * item * max(fields)))
     part = particles // dynamics.parts(particles, size)
     return next(
         chunks for chunks in range(1, part + 1) if part % chunks == 0 and chunks * rows >= min(particles, rows * part)
@@ -125,7 +128,14 @@ def _chunks(particles: int, size: int, depth: int, item: int, budget: int) -> in
 
 
 def _start(
-    limit: ANBK, X: np.ndarray, points: inputs.Distinct, data: Data, init: warm.Start, seed: int, particles: int
+    limit: ANBK,
+    X: np.ndarray,
+    points: inputs.Distinct,
+    data: Data,
+    init: warm.Start,
+    seed: int,
+    particles: int,
+    where: sites.Sites,
 ) -> Record:
     depth = limit.network.depth
     positions, held = None, 0.0
@@ -133,10 +143,11 @@ def _start(
         positions = warm.positions(limit, X[points.first], init, data.root, particles, seed)
     elif init.kernels:
         held = _HELD
-    stack = dynamics.start(data, seed, particles, depth, positions)
-    shadow = dynamics.shadow(data, (seed, 1), particles, depth)
+    stack = dynamics.start(data, seed, particles, depth, positions, where)
+    shadow = dynamics.shadow(data, (seed, 1), particles, depth, where)
     lazy = closed.lazy(limit, X[points.first], str(data.y.dtype))
-    return Record(stack, shadow, Tally(lazy, len(points.first), depth), held=held)
+    largest = max(where.sizes(len(points.first), depth))
+    return Record(stack, shadow, Tally(lazy, largest, depth), held=held)
 
 
 class _Work:

@@ -67,7 +67,7 @@ class Tally:
     """Batches so far. `add` gives a new tally, so that an interrupt finds the old one whole."""
 
     lazy: tuple[np.ndarray, ...] | None  # the shadow's exact kernels, where they are known
-    size: int  # distinct points
+    size: int  # rows of the largest kernel: distinct points, or their positions
     depth: int
     batches: tuple[Batch, ...] = ()
     probes: tuple[Probe, ...] = ()
@@ -107,7 +107,7 @@ class Tally:
         return self.enough and not self.pending and (count < 2 * LEAST or count % 4 == 0)
 
     def kernel(self, layer: int) -> Estimate:
-        r"""$\Phi^\ell$ over distinct points, positive semi-definite."""
+        r"""$\Phi^\ell$ over distinct points (of a CNN's inner layers over their positions), positive semi-definite."""
         series, control = self._controlled(layer)
         estimate = self._corrected(series, layer, 0, control)
         plain = np.mean([batch.kernels[layer] for batch in self.batches], axis=0)
@@ -131,7 +131,7 @@ class Tally:
     def doubts(self, layer: int) -> np.ndarray:
         """What the two corrections of a kernel may be wrong by."""
         if not self.probes:
-            return np.zeros((2, self.size, self.size))
+            return np.zeros((2, *self.batches[-1].kernels[layer].shape))
         return np.stack([_doubt(_stream(part)) for part in self._biases(layer, 0, self._controlled(layer)[1])])
 
     def dual(self, layer: int) -> Estimate:

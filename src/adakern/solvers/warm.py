@@ -14,6 +14,7 @@ import scipy.linalg
 
 from adakern import floors, inputs
 from adakern.limits.base import Limit
+from adakern.networks import CNN
 
 
 class Start(NamedTuple):
@@ -40,6 +41,8 @@ def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: in
     points = inputs.distinct(init.X)
     old = init.X[points.first]
     draws = [_choose(np.asarray(draw, np.float64), init.moments, particles, rng) for draw in init.draws]
+    if isinstance(limit.network, CNN):
+        return _images(limit, X, init.limit, old, draws, np.asarray(root, np.float64))
     old_kernel = inputs.input_kernel(init.limit.network, old) / init.limit.decays[0]
     old_root = _input_root(old_kernel, draws[0].shape[1])
     new_root = np.asarray(root, np.float64)
@@ -62,6 +65,36 @@ def positions(limit: Limit, X: np.ndarray, init: Start, root: Any, particles: in
             features = np.asarray(activation(jnp.asarray(np.concatenate([fields, new], axis=1))), np.float64)
             kernel = features.T @ features / len(features) / limit.decays[layer + 1]
     return result
+
+
+def _images(
+    limit: Limit, X: np.ndarray, theirs: Limit, old: np.ndarray, draws: list[np.ndarray], root: np.ndarray
+) -> list[np.ndarray]:
+    """The same for a CNN: on the same images, whose neurons' white coordinates stay what they are."""
+    now, before = limit.network, theirs.network
+    assert isinstance(now, CNN)
+    same = isinstance(before, CNN) and all(
+        getattr(now, name) == getattr(before, name) for name in ("window", "stride", "padding")
+    )
+    if not same or old.shape != X.shape or not np.array_equal(old, X):
+        raise NotImplementedError(
+            "init must be a solution on the same images with the same windows for a CNN: its neurons do not carry over to others yet; leave it out"
+        )
+    rows = inputs.features(before, old) / np.sqrt(theirs.decays[0])
+    rank = draws[0].shape[1]
+    if rank == root.shape[1]:  # the same root, but for the decay
+        return draws
+    old_root = _gram_root(rows, rank)
+    scale = np.sqrt(theirs.decays[0] / limit.decays[0])
+    return [_coordinates(root, scale * draws[0] @ old_root.T), *draws[1:]]
+
+
+def _gram_root(rows: np.ndarray, rank: int) -> np.ndarray:
+    """`_input_root` of the rows' Gram matrix, from their singular vectors."""
+    vectors, values, _ = np.linalg.svd(rows, full_matrices=False)
+    vectors, values = vectors[:, :rank][:, ::-1], values[:rank][::-1]
+    largest = np.take_along_axis(vectors, np.argmax(np.abs(vectors), axis=0)[None, :], axis=0)
+    return vectors * np.where(largest < 0, -1.0, 1.0) * values[None, :]
 
 
 def _input_root(kernel: np.ndarray, rank: int) -> np.ndarray:
