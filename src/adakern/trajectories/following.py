@@ -2,6 +2,7 @@ r"""The work of `dynamics`: the flow between the times that were asked for, what
 
 from __future__ import annotations
 
+import math
 import time as clock
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
@@ -18,6 +19,7 @@ from adakern._version import __version__
 from adakern.chebyshev import Motion
 from adakern.checkpoints import Checkpoint, Content
 from adakern.limits import ANTK
+from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.trajectories import two_layer
 from adakern.trajectories.population import Neurons, Start, span
@@ -28,7 +30,8 @@ _SECONDS = 1.0, 4.0  # that a call may take: shorter ones are made longer, longe
 _LEG = 100  # steps ahead that time is counted in the precision of the weights
 _MOST_STEPS = 1_000_000
 _BAND = 30.0  # half the width of a rounded kink, in units of the accuracy: its effect on outputs is then that of the steps' errors
-_TEMPORARY = 6  # arrays of neurons × points that a step holds at once
+_TINY = 1e-30  # the same where there is no input, and no field either
+_TEMPORARY = 6  # arrays of neurons × points × positions that a step holds at once
 _STATES = 9  # copies of all neurons, likewise
 
 
@@ -74,49 +77,85 @@ class Task:
 
     def __init__(self, limit: ANTK, data: Data, settings: Settings, budget: int) -> None:
         self.limit, self.data, self.settings, self.budget = limit, data, settings, budget
-        rows = inputs.features(limit.network, data.X)
+        network = limit.network
+        self.positions = network.sites(data.X.shape)[0]
+        rows = inputs.features(network, data.X)
         self.span = span(rows)
-        self._check_memory(len(rows))
-        blocks = self._blocks(len(rows))
-        activation = limit.network.activation
-        self.flow = two_layer.Flow(activation, losses.get(limit.loss), two_layer.jump(activation), blocks)
-        self.start = Start(settings.initial, settings.seed, settings.neurons // 2, data.y.shape[1])
-        inside = self.span.inside(rows)
-        lengths = np.linalg.norm(inside, axis=1)
+        convolutional = isinstance(network, CNN)
+        pooled = isinstance(network, CNN) and network.readout == "mean"
+        self.readouts = 1 if pooled else self.positions, data.y.shape[1]
+        self._check_memory()
+        points, activation = len(data.X), network.activation
+        self.flow = two_layer.Flow(
+            activation,
+            losses.get(limit.loss),
+            two_layer.jump(activation),
+            self._blocks(points * self.positions),
+            convolutional,
+            pooled,
+        )
+        # A look at a CNN holds a gradient of every neuron at every point as well.
+        self.looking = replace(
+            self.flow, blocks=self._blocks(points * (self.positions + self.span.rank * convolutional))
+        )
+        self.start = Start(settings.initial, settings.seed, settings.neurons // 2, math.prod(self.readouts))
+        inside = self._placed(self.span.inside(rows))
+        lengths = np.linalg.norm(inside, axis=-1)
+        band = np.where(lengths > 0, _BAND * settings.accuracy * lengths, _TINY)
         scale = float(np.sqrt(np.mean(data.y**2)))
         self.problem = two_layer.Problem(
             rows=jnp.asarray(inside),
             y=jnp.asarray(data.y),
-            band=jnp.asarray(_BAND * settings.accuracy * np.where(lengths > 0, lengths, 1.0))[None, None, None],
+            band=jnp.asarray(band)[None, None, None],
             richness=jnp.asarray(limit.richness),
             decays=jnp.asarray(limit.decays),
             accuracy=jnp.asarray(settings.accuracy),
             scale=jnp.asarray(scale if scale > 0 else 1.0),
         )
-        tests = inputs.features(limit.network, data.X_test) if len(data.X_test) else rows[:0]
-        self.tests, self.outside = self.span.inside(tests), self.span.outside(tests)
+        self.tests, self.spread = self._test_rows(rows.shape[1])
         self.count = 4
         self._far: dict[tuple[int, int], Array] = {}
-        neurons = self.start.neurons(self.span, settings.replicas, settings.precision)
-        first = Neurons(*map(jnp.asarray, neurons))
+        w, a = self.start.neurons(self.span, settings.replicas, settings.precision)
+        first = Neurons(jnp.asarray(w), jnp.asarray(a.reshape(*a.shape[:3], *self.readouts)))
         self.progressed = Progressed(two_layer.begin(self.flow, self.problem, first))
 
-    def _blocks(self, points: int) -> int:
-        """Into how many equal blocks neurons are taken apart, so that a step fits the budget."""
+    def _placed(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of points and their positions as positions × points × coordinates."""
+        return np.ascontiguousarray(rows.reshape(-1, self.positions, rows.shape[1]).swapaxes(0, 1))
+
+    def _test_rows(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of all test points, some at a time: coordinates in the span, (positions, points, rank), and lengths outside of it, (positions, points)."""
+        X, width = self.data.X_test, self.positions * size
+        batch = memories.rows_per_batch(4 * 8 * width, self.budget, len(X))
+        inside, spread = np.empty((self.positions, len(X), self.span.rank)), np.empty((self.positions, len(X)))
+        for begin in range(0, len(X), batch):
+            here = slice(begin, begin + batch)
+            rows = inputs.features(self.limit.network, X[here])
+            inside[:, here] = self._placed(self.span.inside(rows))
+            spread[:, here] = np.linalg.norm(self._placed(self.span.outside(rows)), axis=-1)
+        return inside, spread
+
+    def _blocks(self, fields: int) -> int:
+        """Into how many equal blocks neurons are taken apart, so that a step fits the budget, with so many numbers per neuron."""
         s = self.settings
         item, pairs = np.dtype(s.precision).itemsize, s.neurons // 2
-        needed = -(-_TEMPORARY * s.replicas * s.neurons * points * item // self.budget)
+        needed = -(-_TEMPORARY * s.replicas * s.neurons * fields * item // self.budget)
         return next(count for count in range(1, pairs + 1) if pairs % count == 0 and count >= min(needed, pairs))
 
-    def _check_memory(self, points: int) -> None:
-        s, outputs = self.settings, self.data.y.shape[1]
-        item, count = np.dtype(s.precision).itemsize, s.replicas * s.neurons * (self.span.rank + outputs)
-        kept = len(s.times) * (4 * count * s.keep + 3 * 8 * points**2)
+    def _check_memory(self) -> None:
+        s, points, tests = self.settings, len(self.data.X), len(self.data.X_test)
+        item, rank = np.dtype(s.precision).itemsize, self.span.rank
+        count = s.replicas * s.neurons * (rank + math.prod(self.readouts))
+        kept = len(s.times) * (4 * count * s.keep + 4 * 8 * points**2)
         kernels = 2 * s.replicas * points**2 * item
+        rows = (points + tests) * self.positions * (rank + 1) * item
+        # No less than the fields of one pair of neurons, or of all at one test point.
+        step = _TEMPORARY * s.replicas * item * self.positions * max(2 * points, s.neurons * (tests > 0))
+        places = f" with {self.positions} positions" if self.positions > 1 else ""
         memories.require(
-            _STATES * item * count + kept + kernels,
-            f"{s.replicas} replica(s) of {s.neurons} neurons on {points} points, {len(s.times)} times",
-            "fewer neurons, replicas, points or times, keep=False",
+            _STATES * item * count + kept + kernels + rows + step,
+            f"{s.replicas} replica(s) of {s.neurons} neurons on {points} points{places}, {len(s.times)} times",
+            "fewer neurons, replicas, points or times, keep=False" + (", a larger stride" if places else ""),
         )
 
     def run(self, path: str | PathLike[str] | None, progress: Progress, begun: float) -> Trajectory:
@@ -188,12 +227,12 @@ class Task:
     def _look(self, neurons: Neurons, time: float) -> dict[str, np.ndarray]:
         """What a trajectory records at a time: means over replicas and their errors."""
         data, loss, s = self.data, self.flow.loss, self.settings
-        seen = two_layer.look(self.flow, self.problem, neurons)
+        seen = two_layer.look(self.looking, self.problem, neurons)
         row = _statistics("train_loss", jnp.mean(loss.value(self.problem.y[None], seen.outputs), axis=-1))
         row.update(_statistics("fitted", self._like_y(loss.link(seen.outputs))))
         row.update(_statistics("kernels", seen.kernels))
         if data.y.shape[1] == 1:
-            row["gradient_kernels"] = np.asarray(seen.gradient_kernels, np.float64).mean(axis=0)
+            row["tangent_kernels"] = row["kernels"] + self._first_layer(seen, row)
         if len(data.X_test):
             outputs = self._predict(neurons, time)
             row.update(_statistics("predictions", self._like_y(loss.link(outputs))))
@@ -201,9 +240,18 @@ class Task:
                 values = loss.value(jnp.asarray(data.y_test)[None], outputs)
                 row.update(_statistics("test_loss", jnp.mean(values, axis=-1)))
         if s.keep:
-            for name, array in zip(("weights", "readouts"), neurons, strict=True):
-                row[name] = np.asarray(array, np.float32).reshape(s.replicas, s.neurons, -1)
+            each = self.readouts[1:] if self.readouts[0] == 1 else self.readouts
+            for name, array, shape in (("weights", neurons.w, (self.span.rank,)), ("readouts", neurons.a, each)):
+                row[name] = np.asarray(array, np.float32).reshape(s.replicas, s.neurons, *shape)
         return row
+
+    def _first_layer(self, seen: two_layer.Record, row: dict[str, np.ndarray]) -> np.ndarray:
+        r"""$\Phi^0\circ G^1$, the first layer's part of the tangent kernel, with $G^1$ recorded on the way; of a CNN the same summed over positions, without."""
+        if self.flow.convolutional:
+            return np.asarray(seen.first_layer, np.float64).mean(axis=0)
+        row["gradient_kernels"] = np.asarray(seen.gradient_kernels, np.float64).mean(axis=0)
+        inside = np.asarray(self.problem.rows[0], np.float64)
+        return (inside @ inside.T) * row["gradient_kernels"]
 
     def _like_y(self, values: Any) -> Any:
         return values[..., 0] if self.data.single else values
@@ -212,13 +260,14 @@ class Task:
         """Outputs at the test points, in batches of them that fit the budget: (replicas, points, outputs)."""
         s, fade = self.settings, float(np.exp(-self.limit.decays[0] * time))
         item = np.dtype(s.precision).itemsize
-        size = memories.rows_per_batch(_TEMPORARY * s.replicas * s.neurons * item, self.budget, len(self.tests))
+        each, count = _TEMPORARY * s.replicas * s.neurons * self.positions * item, len(self.data.X_test)
+        size = memories.rows_per_batch(each, self.budget, count)
         parts = []
-        for begin in range(0, len(self.tests), size):
+        for begin in range(0, count, size):
             here = slice(begin, begin + size)
-            rows = jnp.asarray(self.tests[here])
-            if s.initial == "normal" or not self.outside[here].any():
-                spread = jnp.asarray(fade * np.linalg.norm(self.outside[here], axis=1))
+            rows = jnp.asarray(self.tests[:, here])
+            if s.initial == "normal" or not self.spread[:, here].any():
+                spread = jnp.asarray(fade * self.spread[:, here])
                 parts.append(two_layer.predict(self.flow, self.problem, neurons, rows, spread))
             else:
                 far = fade * self._far_fields(here)
@@ -230,9 +279,12 @@ class Task:
         key, s = (here.start, here.stop), self.settings
         if key in self._far:
             return self._far[key]
-        fields = [self.start.far(self.span, self.outside[here], replica) for replica in range(s.replicas)]
-        far = jnp.asarray(np.stack(fields), s.precision)
-        if far.dtype.itemsize * s.replicas * s.neurons // 2 * len(self.tests) <= self.budget:
+        X = self.data.X_test
+        outside = self._placed(self.span.outside(inputs.features(self.limit.network, X[here])))
+        rows = outside.reshape(-1, outside.shape[-1])
+        fields = [self.start.far(self.span, rows, replica) for replica in range(s.replicas)]
+        far = jnp.asarray(np.stack(fields), s.precision).reshape(s.replicas, -1, *outside.shape[:2])
+        if far.dtype.itemsize * s.replicas * s.neurons // 2 * len(X) * self.positions <= self.budget:
             self._far[key] = far
         return far
 
@@ -260,6 +312,7 @@ class Task:
                 "stages": int(motion.stages),
                 "fastest_rate": float(motion.rate),
                 "coordinates": self.span.rank,
+                "positions": self.positions,
                 "blocks": self.flow.blocks,
                 "rounded_kink": _BAND * s.accuracy if self.flow.jump else 0.0,
                 **{name: value for name, value in asdict(s).items() if name not in ("times", "keep")},

@@ -1,6 +1,6 @@
 r"""Neurons at the start: drawn in pairs $(w,a)$, $(w,-a)$, of whose first-layer weights only the part in the span of the training inputs is simulated.
 
-With rows $\tilde x=x/\sqrt D=cQ^\top+\tilde x_\perp$, $Q$ orthonormal, training sees $Q^\top w$ alone; the rest of $w$ decays as $e^{-\lambda_0t}$.
+With rows $\tilde x=x/\sqrt D=cQ^\top+\tilde x_\perp$, $Q$ orthonormal, training sees $Q^\top w$ alone; the rest of $w$ decays as $e^{-\lambda_0t}$. The rows of a CNN are its patches.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _DRAWN = 256  # neurons drawn with one generator: any stretch of them can be dra
 
 
 class Neurons(NamedTuple):
-    """All neurons: replicas × signs of the readout × neurons × (coordinates or outputs)."""
+    """All neurons: replicas × signs of the readout × neurons × what each has."""
 
-    w: Array
-    a: Array
+    w: Array  # coordinates
+    a: Array  # positions that have a readout weight of their own, outputs
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Start:
     initial: str
     seed: int
     pairs: int
-    outputs: int
+    outputs: int  # readout weights of a neuron
 
     def drawn(self, replica: int, size: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """First-layer weights (neurons, features) and readout weights (neurons, outputs) of a replica, some at a time."""

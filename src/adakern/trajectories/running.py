@@ -13,7 +13,6 @@ from adakern import memory as memories
 from adakern import precision as precisions
 from adakern.errors import ConvergenceError
 from adakern.limits import ANTK
-from adakern.networks import CNN
 from adakern.progress import Progress
 from adakern.trajectories.following import Data, Settings, Task
 from adakern.trajectories.population import INITIAL
@@ -51,8 +50,11 @@ def dynamics(
     start is zero at every point. Neurons interact through $\Delta$ alone, so the law of an infinite network comes with a Monte-Carlo error, which independent replicas measure, and a bias of order
     1/neurons.
 
+    A neuron of a CNN is a filter $w$ with a field $h_{\mu q}=w\cdot\tilde x_{\mu q}$ at each position $q$, $\tilde x_{\mu q}$ the patch over the root of its size, and one readout weight per position,
+    $s_\mu=\langle\sum_qa_q\varphi(h_{\mu q})\rangle/\gamma_0$, or with `readout="mean"` one for all, $s_\mu=\langle a\,\frac1S\sum_q\varphi(h_{\mu q})\rangle/\gamma_0$.
+
     Args:
-        limit: an `ANTK` of an `MLP` with depth 1: network, richness $\gamma_0>0$, decay $\lambda_0,\lambda_1\ge0$ and loss.
+        limit: an `ANTK` of an `MLP` or a `CNN` with depth 1: network, richness $\gamma_0>0$, decay $\lambda_0,\lambda_1\ge0$ and loss.
         X, y: training inputs and targets, (points,) or (points, outputs); ±1 for "logistic", one-hot rows for "softmax".
         times: when to look, increasing, 0 or later.
         X_test, y_test: points whose outputs (and loss) are followed.
@@ -101,8 +103,6 @@ def dynamics(
 def _check_limit(limit: Any) -> None:
     if not isinstance(limit, ANTK):
         raise TypeError(f"limit must be an ANTK, whose dynamics this is, but it is {limit!r}")
-    if isinstance(limit.network, CNN):
-        raise NotImplementedError("dynamics serves MLP networks; the dynamics of CNN networks are not solved yet")
     if limit.network.depth > 1:
         raise NotImplementedError(
             "dynamics serves networks with one hidden layer; the dynamics of deep networks need response functions, "

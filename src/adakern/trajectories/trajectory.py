@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from adakern import checks, files, storage
+from adakern import checks, files, inputs, storage
 from adakern.limits import ANTK
+from adakern.networks import CNN
 
 FORMAT = "adakern-trajectory"
 # What is recorded with a standard error, and the name of that.
@@ -21,7 +22,7 @@ ERRORS = {
     "kernels": "kernel_errors",
 }
 SCALARS = ("train_loss", "train_loss_errors", "test_loss", "test_loss_errors")
-RECORDED = (*ERRORS, *ERRORS.values(), "gradient_kernels", "weights", "readouts")
+RECORDED = (*ERRORS, *ERRORS.values(), "gradient_kernels", "tangent_kernels", "weights", "readouts")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,11 +39,12 @@ class Trajectory:
         test_loss, test_loss_errors: the same at the test points, None without `y_test`.
         fitted, fitted_errors: $f$ at the training points, (T, P) or (T, P, C).
         predictions, prediction_errors: $f$ at `X_test`, (T, Q) or (T, Q, C); None without.
-        kernels, kernel_errors: $\Phi^1$, (T, P, P).
-        gradient_kernels: $G^1=\langle gg^\top\rangle$, $g=\varphi'(h)a$, (T, P, P); None with several outputs.
+        kernels, kernel_errors: $\Phi^1$, (T, P, P); of a CNN $\sum_q\langle\varphi_{\mu q}\varphi_{\nu q}\rangle$ over positions $q$, or that of the means over them.
+        gradient_kernels: $G^1=\langle gg^\top\rangle$, $g=\varphi'(h)a$, (T, P, P); None with several outputs and for a CNN, whose $G^1$ goes with pairs of positions.
+        tangent_kernels: $K=\Phi^1+\Phi^0\circ G^1$, (T, P, P); of a CNN $K_{\mu\nu}=\Phi^1_{\mu\nu}+\sum_{qq'}\Phi^0_{\mu q,\nu q'}G^1_{\mu q,\nu q'}$. None with several outputs.
         weights: $w$ of every neuron in the coordinates of `basis`, (T, replicas, neurons, rank), in float32; None if they were not kept.
-        readouts: $a$, (T, replicas, neurons, C), likewise.
-        basis: orthonormal directions that span the training inputs, (features, rank); None if they span everything.
+        readouts: $a$, (T, replicas, neurons, C), likewise; of a CNN with several positions that reads each of them, (T, replicas, neurons, S, C).
+        basis: orthonormal directions that span the training inputs, of a CNN their patches, (features, rank); None if they span everything.
         converged, status: whether the integrator reached all times, and a sentence about it.
         stats: steps, evaluations, seconds, seed, precision, version and whatever else was chosen.
     """
@@ -62,6 +64,7 @@ class Trajectory:
     kernels: np.ndarray
     kernel_errors: np.ndarray
     gradient_kernels: np.ndarray | None
+    tangent_kernels: np.ndarray | None
     weights: np.ndarray | None
     readouts: np.ndarray | None
     basis: np.ndarray | None
@@ -92,13 +95,14 @@ class Trajectory:
             raise ValueError(f"time must be one of the times of the trajectory ({listing}), but it is {time:g}")
         return nearest
 
-    def density(self, time: float, layer: int, point: int) -> tuple[np.ndarray, np.ndarray]:
+    def density(self, time: float, layer: int, point: int, position: int = 0) -> tuple[np.ndarray, np.ndarray]:
         r"""Preactivations $h_\mu$ of all neurons at one of the `times`, at training point `point`, and their weights.
 
         Args:
             time: one of `times`.
             layer: 1, the hidden layer.
             point: index of a training point.
+            position: of a CNN, counted row by row.
         """
         index = self.index(time)
         layer = checks.integer("layer", layer, least=1)
@@ -107,9 +111,12 @@ class Trajectory:
         point = checks.integer("point", point, least=0)
         if point >= len(self.X):
             raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        position, last = checks.integer("position", position, least=0), self.limit.network.sites(self.X.shape)[0] - 1
+        if position > last:
+            raise ValueError(f"position must be at most {last}, but it is {position}")
         if self.weights is None:
             raise ValueError("density needs the neurons, which were not kept; call dynamics with keep=True")
-        row = self.X[point] / np.sqrt(self.X.shape[1])
+        row = inputs.features(self.limit.network, self.X[point : point + 1])[position]
         inside = row if self.basis is None else row @ self.basis
         values = (self.weights[index] @ inside).ravel()
         return values, np.full(len(values), 1 / len(values))
@@ -128,6 +135,7 @@ _OPTIONAL = (
     "predictions",
     "prediction_errors",
     "gradient_kernels",
+    "tangent_kernels",
     "weights",
     "readouts",
     "basis",
@@ -166,17 +174,22 @@ def _check_shapes(t: Trajectory) -> None:
     points, moments, outputs = len(t.X), len(t.times), t.y.shape[1:]
     square, pairs = (moments, points, points), (("test_loss", "test_loss_errors"), ("predictions", "prediction_errors"))
     optional = [getattr(t, name) for name in _OPTIONAL[:-1]]
-    rank = t.X.shape[1] if t.basis is None else t.basis.shape[1]
+    network = t.limit.network
+    sites, features = inputs.features(network, t.X[:1]).shape
+    rank = features if t.basis is None else t.basis.shape[1]
+    single = sites == 1 or (isinstance(network, CNN) and network.readout == "mean")
+    each = (outputs or (1,)) if single else (sites, *(outputs or (1,)))
     if (
         len(t.y) != points
         or any(a.shape != (moments,) for a in (t.train_loss, t.train_loss_errors))
         or any(a.shape != (moments, points, *outputs) for a in (t.fitted, t.fitted_errors))
         or any(a.shape != square for a in (t.kernels, t.kernel_errors))
-        or (t.gradient_kernels is not None and t.gradient_kernels.shape != square)
+        or any(a is not None and a.shape != square for a in (t.gradient_kernels, t.tangent_kernels))
         or any(len(a) != moments for a in optional if a is not None)
         or any(np.shape(getattr(t, a)) != np.shape(getattr(t, b)) for a, b in pairs)
-        or (t.basis is not None and len(t.basis) != t.X.shape[1])
+        or (t.basis is not None and len(t.basis) != features)
         or (t.weights is None) != (t.readouts is None)
         or (t.weights is not None and t.weights.shape[-1] != rank)
+        or (t.readouts is not None and t.readouts.shape[3:] != each)
     ):
         raise ValueError("its arrays do not fit together")
