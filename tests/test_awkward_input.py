@@ -197,7 +197,7 @@ ADAPTIVE = [
     "one point",
     "all-zero inputs",
     "duplicates, different labels",
-    "zero labels",
+    pytest.param("zero labels", marks=pytest.mark.long),
     pytest.param("many features", marks=pytest.mark.long),
 ]
 

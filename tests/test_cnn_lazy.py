@@ -184,7 +184,12 @@ def scores(network, decay, images, width, seeds, theory=None):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "activation, readout, padding",
-    [("relu", "flatten", "same"), ("relu", "mean", "circular"), ("tanh", "flatten", "valid"), ("tanh", "mean", "same")],
+    [
+        ("relu", "flatten", "same"),
+        pytest.param("relu", "mean", "circular", marks=pytest.mark.long),
+        pytest.param("tanh", "flatten", "valid", marks=pytest.mark.long),
+        ("tanh", "mean", "same"),
+    ],
 )
 def test_wide_random_networks(activation, readout, padding):
     """Kernels and tangent kernels at initialisation, width 512, depth 2, decay per layer. A bias of 1/width is a fifth of the error."""
@@ -195,6 +200,7 @@ def test_wide_random_networks(activation, readout, padding):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_scores_can_fail():
     """With a decay that is 4 % off, the theory is many standard errors away from the same networks."""
     network = cnn("relu", depth=1)
@@ -208,6 +214,7 @@ def test_scores_can_fail():
 
 @pytest.mark.parametrize("kind", [ak.NNGPK, ak.NTK])
 @each_readout
+@pytest.mark.long
 def test_permutations(kind, readout, solved):
     """Of channels: nothing changes. Of points: kernels are permuted."""
     limit = kind(cnn(readout=readout), decay=DECAY)
@@ -218,6 +225,7 @@ def test_permutations(kind, readout, solved):
     np.testing.assert_allclose(moved.predict(Z), sol.predict(Z), rtol=1e-9)
 
 
+@pytest.mark.long
 def test_translations():
     """A circular network with a mean does not see them, image by image; with weights for each position it does."""
     shifts = [(0, 0), (1, 3), (2, 0), (3, 2)]
@@ -234,6 +242,7 @@ def test_translations():
             np.testing.assert_allclose(theirs.predict(np.roll(Z, (2, 1), axis=(1, 2))), ours.predict(Z), rtol=1e-9)
 
 
+@pytest.mark.long
 def test_zeros_around_the_image_break_the_symmetry():
     limit = ak.NNGPK(ak.CNN(1, 3, padding="same", readout="mean"))
     kernel, moved = (ak.solve(limit, images, Y).kernel for images in (X, np.roll(X, 1, axis=1)))

@@ -221,6 +221,7 @@ def test_forward_pass_and_kernels(padding, readout):
 
 
 @pytest.mark.parametrize("padding, readout", [("valid", "mean"), ("same", "flatten"), ("circular", "mean")])
+@pytest.mark.long
 def test_empirical_tangent_kernel(padding, readout):
     """Against the Jacobian with respect to all weights."""
     case = Case(network(padding, readout, depth=3), outputs=1)
@@ -232,6 +233,7 @@ def test_empirical_tangent_kernel(padding, readout):
     np.testing.assert_allclose(found[:, 0, :, 0], GAMMA**2 * flat @ flat.T, rtol=1e-10)
 
 
+@pytest.mark.long
 def test_runs(tmp_path):
     """From the description to a file and back."""
     X, y = RNG.standard_normal((3, 4, 4, 1)), np.array([1.0, -1.0, 0.5])

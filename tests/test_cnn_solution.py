@@ -53,6 +53,7 @@ def test_training_points(kind, readout, activation, solved):
 
 
 @each_readout
+@pytest.mark.long
 def test_batches(readout, solved):
     """A small budget gives the same, tile by tile; no points give none."""
     sol = solved(ak.NNGP(cnn(readout=readout), decay=DECAY))
@@ -66,6 +67,7 @@ def test_batches(readout, solved):
 
 
 @each_readout
+@pytest.mark.long
 def test_tiles(readout, monkeypatch):
     """Tiles of two points, the last overlapping the one before, and training images one at a time."""
     limit = ak.NTK(cnn(readout=readout), decay=DECAY)
@@ -81,6 +83,7 @@ def test_tiles(readout, monkeypatch):
 
 
 @pytest.mark.parametrize("activation, readout", [("relu", "flatten"), ("tanh", "mean")])
+@pytest.mark.long
 def test_float32(activation, readout, solved):
     limit = ak.NTK(cnn(activation, readout), ridge=0.1, decay=DECAY)
     double, single = solved(limit), solved(limit, "float32")
@@ -92,6 +95,7 @@ def test_float32(activation, readout, solved):
 
 @pytest.mark.parametrize("kind", [ak.NNGP, ak.NTK])
 @each_readout
+@pytest.mark.long
 def test_files(kind, readout, tmp_path, solved):
     sol = solved(kind(cnn(readout=readout), decay=DECAY))
     sol.save(tmp_path / "run.safetensors")
@@ -122,6 +126,7 @@ def test_inner_kernels_wait(solved, monkeypatch):
         sol.kernels[0][0] = 1.0
 
 
+@pytest.mark.long
 def test_densities(solved):
     """Gaussian, with the variance that the windows give each position."""
     sol = solved(ak.NNGPK(cnn(), decay=DECAY))
@@ -177,6 +182,7 @@ def test_the_audit_sees_what_is_wrong(readout, solved):
         assert replace(limit, network=network).residual(X, Y[:, None], answer) > 1e-3
 
 
+@pytest.mark.long
 def test_the_audit_of_many_positions(monkeypatch):
     """Beyond so many moments the activation's own rule serves, spot-checked by quadrature."""
     monkeypatch.setattr(lazy_cnn, "_MOST", 64)
@@ -190,6 +196,7 @@ def test_the_audit_of_many_positions(monkeypatch):
 
 @pytest.mark.parametrize("kind", [ak.NNGP, ak.NTK])
 @each_readout
+@pytest.mark.long
 def test_awkward_images(kind, readout):
     """One image, equal images, constant and empty ones."""
     limit = kind(cnn(readout=readout))

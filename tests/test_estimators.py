@@ -50,6 +50,7 @@ def test_regressor_is_solve(digits):
     assert model.solution_.limit == limit
 
 
+@pytest.mark.long
 def test_anbk_regressor_is_solve_with_the_same_seed(digits):
     X, y, X_test, _ = digits
     model = ak.AdaptiveKernelRegressor(richness=0.5, particles=512, tolerance=0.1).fit(X, y)

@@ -223,6 +223,7 @@ def test_float32(small):
         np.testing.assert_allclose(single.scales, double.scales, rtol=1e-3)
 
 
+@pytest.mark.long
 def test_failure_is_said(small):
     X, y, _ = small
     with pytest.raises(ak.ConvergenceError, match="quadrature cannot resolve the activation.*throw=False"):

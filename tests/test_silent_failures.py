@@ -30,7 +30,12 @@ def test_scalars_of_numpy_and_jax_are_numbers():
 
 
 @pytest.mark.parametrize(
-    "activation", [jax.lax.erf, pytest.param(jnp.tanh, marks=pytest.mark.long), lambda h: jnp.clip(h, -1, 1)]
+    "activation",
+    [
+        pytest.param(jax.lax.erf, marks=pytest.mark.long),
+        pytest.param(jnp.tanh, marks=pytest.mark.long),
+        lambda h: jnp.clip(h, -1, 1),
+    ],
 )
 def test_what_quadrature_cannot_resolve_is_not_returned_silently(data, activation):
     X, y = data
@@ -67,6 +72,7 @@ def test_deep_networks_compile_in_seconds(data):
     np.testing.assert_allclose(np.diag(deep.kernels[-1]), np.sum(X**2, axis=1) / 5 / 2.0**60, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_scan_and_unrolled_recursion_agree(data, monkeypatch):
     X, y = data
     limit = ak.NTK(ak.MLP(6, "erf"), ridge=0.1, decay=(1.0, 0.5, 2.0, 1.0, 1.5, 0.7, 1.2))

@@ -65,6 +65,7 @@ def test_identity(limit, y, precision, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X + 0.1), solution.predict(X + 0.1))
 
 
+@pytest.mark.long
 def test_identity_of_a_sampled_solution(tmp_path):
     solution = ak.solve(ak.ANBK(ak.MLP(1, "erf"), decay=(1.0, 2.0)), X, Y, particles=64, tolerance=0.5, throw=False)
     solution.save(tmp_path / "run.safetensors")

@@ -48,6 +48,7 @@ def test_lazy_limits_agree_with_solve(problem, adakern_json, suffix, options):
     assert predicted["accuracy"] == np.mean(np.sign(f) == problem.y_new)
 
 
+@pytest.mark.long
 def test_adaptive_limit_agrees_with_solve_and_writes_its_error(problem, adakern_json):
     options = {"particles": 2048, "tolerance": 0.05}
     expected = ak.solve(ak.ANBK(ak.MLP(), richness=0.7), problem.X, problem.y, seed=5, **options)
@@ -62,6 +63,7 @@ def test_adaptive_limit_agrees_with_solve_and_writes_its_error(problem, adakern_
     assert (std > 0).all()
 
 
+@pytest.mark.long
 def test_gradient_flow_with_the_logistic_loss(problem, adakern_json):
     numbers = "--richness 3 --decay 0.3,0.2 --particles 64"
     fitted = adakern_json(f"fit train.csv --limit antk --loss logistic {numbers} --out run.safetensors")

@@ -18,7 +18,10 @@ def digits():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, net, richness",
-    [("mnist50_L1_relu_g1.0", ak.MLP(1, "relu"), 1.0), ("mnist50_L2_tanh_g0.5", ak.MLP(2, "tanh"), 0.5)],
+    [
+        ("mnist50_L1_relu_g1.0", ak.MLP(1, "relu"), 1.0),
+        pytest.param("mnist50_L2_tanh_g0.5", ak.MLP(2, "tanh"), 0.5, marks=pytest.mark.long),
+    ],
 )
 def test_kernels_of_another_programs_networks(fixtures, digits, name, net, richness):
     """Alignment above 0.999, and the difference within the joint error bars, at every layer."""
@@ -90,14 +93,8 @@ def test_law_of_one_neuron(sampler):
     assert prior.statistic > 3 / np.sqrt(2000)  # and the law is not the prior's
 
 
-@pytest.mark.parametrize(
-    "parameterization, richness",
-    [
-        pytest.param("mean-field", 0.05, marks=pytest.mark.long),
-        pytest.param("ntk", 1.0, marks=pytest.mark.long),
-        ("ntk", 0.5),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("parameterization, richness", [("mean-field", 0.05), ("ntk", 1.0), ("ntk", 0.5)])
 def test_lazy_limits(digits, parameterization, richness):
     """Small richness gives the predictor NNGPK; NTK parameterisation gives the mean and, over γ², the variance of NNGP."""
     X, y, X_test, _ = digits
@@ -126,6 +123,7 @@ def test_lazy_limits(digits, parameterization, richness):
         assert abs(np.mean(sampled) - 1) < 0.3  # 32 draws
 
 
+@pytest.mark.long
 def test_exact_mixture_of_a_linear_network_of_finite_width(digits):
     """Sixteen neurons, forty points: far from any limit, but for a linear network the posterior is a mixture of Gaussian processes."""
     X, y, X_test, y_test = digits

@@ -92,6 +92,7 @@ def test_laws_without_norm(name, strength):
     assert law.log_z == np.inf and "cannot be normalised" in law.status
 
 
+@pytest.mark.long
 def test_many_points_do_not_cost_acceptance():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(200, 200))

@@ -195,7 +195,7 @@ def lazy_claim(problem, X, y):
     return ak.solve(ak.ANBK(problem.network, richness=0.0, beta=problem.beta, loss=problem.loss), X, y).coefficients
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", pytest.param("softmax", marks=pytest.mark.long)])
 def test_certificate_tells_right_from_wrong(points, loss):
     X, y, _ = points[loss]
     problem = limit(loss, decay=1.0, richness=0.02)

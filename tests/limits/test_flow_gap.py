@@ -53,7 +53,7 @@ def optimum(loss):
     return root, y, size * way, size
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", pytest.param("softmax", marks=pytest.mark.long)])
 def test_no_gap_at_the_optimum_and_one_elsewhere(loss):
     with scope("float64"):
         root, y, outputs, cost = optimum(loss)
@@ -74,7 +74,7 @@ def test_no_gap_at_the_optimum_and_one_elsewhere(loss):
     assert too_dear.relative == pytest.approx(0.1 * PRICE * cost / too_dear.primal, rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", pytest.param("softmax", marks=pytest.mark.long)])
 def test_never_below_zero(loss):
     """Networks trained a little and a lot, on points that are not independent."""
     root, y = problem(loss)

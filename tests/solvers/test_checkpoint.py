@@ -75,6 +75,7 @@ def test_more_steps_go_on(find, apart, tmp_path, monkeypatch, seconds):
     assert apart(second, find()) < 2 and not file.exists()
 
 
+@pytest.mark.long
 def test_the_published_algorithm_through_solve(points):
     X, y = points
     limit = ak.ANBK(ak.MLP(1, "tanh"), richness=0.3, beta=1.0)

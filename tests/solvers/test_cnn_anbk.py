@@ -158,6 +158,7 @@ def test_a_window_as_large_as_the_image_is_an_mlp():
     np.testing.assert_allclose(images.predict(NEW), vectors.predict(NEW.reshape(3, -1)), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 def test_positions_that_do_not_see_each_other():
     """One image of two orthogonal patches of different lengths: the positions are independent given v, and each has the law of one point."""
     patches = np.array([[2.0, 0.0], [0.0, 1.2]])
@@ -220,6 +221,7 @@ def test_the_audit(deep):
     assert large["parts"]["kernels"][1] > 0.15 and large["doubt"] > 0.15
 
 
+@pytest.mark.long
 def test_the_audit_of_duals(deep):
     """A dual of the wrong size is seen, beyond what the right one shows."""
     right, noise = deep.stats["audit"]["parts"]["duals"][0], deep.stats["audit"]["noise"]["duals"][0]
@@ -249,6 +251,7 @@ def test_shapes_and_predictions_at_the_training_images(deep, tmp_path):
     np.testing.assert_array_equal(again.density(2, 1, 3)[0], deep.density(2, 1, 3)[0])
 
 
+@pytest.mark.long
 def test_little_richness_is_lazy():
     found = solved(richness=0.03)
     lazy = ak.solve(ak.NNGPK(DEEP, beta=10.0), IMAGES, LABELS)

@@ -45,7 +45,7 @@ def linear_truth(X, y, depth, richness, beta, decays):
 
 
 @pytest.mark.parametrize(
-    "depth, decay", [(1, (0.7, 1.4)), (2, (1.0, 0.5, 2.0)), pytest.param(3, (1.0,) * 4, marks=pytest.mark.slow)]
+    "depth, decay", [(1, (0.7, 1.4)), (2, (1.0, 0.5, 2.0)), pytest.param(3, (1.0,) * 4, marks=pytest.mark.long)]
 )
 def test_a_linear_network_is_exact(data, depth, decay):
     X, y, _ = data
@@ -57,6 +57,7 @@ def test_a_linear_network_is_exact(data, depth, decay):
     assert answer.stats["free_energy"] == pytest.approx(free, rel=1e-6)
 
 
+@pytest.mark.long
 def test_one_point_is_a_search_over_one_variance():
     """F(c) = ½(c - 1 - ln c) + E(M(cκ)), minimised by scipy with a quadrature of its own."""
     X, y, beta, richness = np.array([[1.1, -0.4]]), np.array([0.9]), 30.0, 2.0
@@ -136,6 +137,7 @@ def test_moments_by_polar_quadrature_have_derivatives():
     assert quadrature.LEVELS[rule.level][0] < 100
 
 
+@pytest.mark.long
 def test_duplicated_points_count_once_in_the_law(data):
     """Two labels on one point are one label with half the noise, their mean; squared loss, up to a constant of F."""
     X, y, _ = data

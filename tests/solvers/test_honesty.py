@@ -65,6 +65,7 @@ def test_the_outputs_too_end_the_probes(points):
     assert solution.stats["output_error"] <= 0.02 and solution.stats["steps"] < 20000
 
 
+@pytest.mark.long
 def test_a_part_of_a_stretch_is_no_batch(find):
     counts = [find(steps=steps, throw=False).stats for steps in (140, 141, 142, 143)]
     assert len({(stats["batches"], stats["probes"]) for stats in counts}) < 4

@@ -72,6 +72,7 @@ def test_one_point_is_exact():
     assert answer.duals[0][0, 0] == pytest.approx(-(v**2), rel=0.05)
 
 
+@pytest.mark.long
 def test_small_richness_stays_at_the_lazy_kernels():
     X, y = five_points()
     lazy = ak.solve(ak.NNGPK(ak.MLP(2, "tanh"), beta=5.0, decay=(1.0, 2.0, 0.5)), X, y)
@@ -83,6 +84,7 @@ def test_small_richness_stays_at_the_lazy_kernels():
     assert min(answer.stats["ess_fresh"]) > 3900 and not answer.converged
 
 
+@pytest.mark.long
 def test_deep_linear_overlaps():
     X, y = whitened(3)
     limit = ak.ANBK(ak.MLP(2, "linear"), richness=0.6, beta=10.0)
@@ -179,6 +181,7 @@ def test_the_seed_decides():
             assert np.abs(a - c).max() > 1e-4
 
 
+@pytest.mark.long
 def test_a_start_and_equal_points_and_predictions():
     X, y = five_points()
     limit = ak.ANBK(ak.MLP(2, "tanh"), richness=0.5, beta=2.0)

@@ -29,7 +29,7 @@ def overlap(depth, richness, beta):
 
 @pytest.mark.parametrize(
     "depth",
-    [pytest.param(1, marks=pytest.mark.long), 2],
+    [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)],
 )
 def test_deep_linear_overlaps(depth):
     X, y = whitened(4)

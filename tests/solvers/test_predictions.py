@@ -7,7 +7,12 @@ import pytest
 import adakern as ak
 
 LONG = pytest.mark.long
-CASES = [(1, "tanh"), (1, "relu"), pytest.param((1, jax.nn.silu), marks=LONG), (2, "tanh")]
+CASES = [
+    (1, "tanh"),
+    pytest.param((1, "relu"), marks=LONG),
+    pytest.param((1, jax.nn.silu), marks=LONG),
+    pytest.param((2, "tanh"), marks=LONG),
+]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=["tanh", "relu", "silu", "two layers"])

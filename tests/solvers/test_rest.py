@@ -310,6 +310,7 @@ def test_several_outputs(name, request):
     np.testing.assert_allclose(solution.errors, y - solution.fitted, atol=1e-9)
 
 
+@pytest.mark.long
 def test_logistic(logistic):
     s = logistic.kernels[0] @ logistic.errors / 0.3
     assert logistic.converged and abs(logistic.certificate) <= TOLERANCE

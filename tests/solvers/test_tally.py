@@ -61,6 +61,7 @@ def test_the_bias_of_few_particles_is_taken_out(find, points, precise, tallies, 
     assert plain > 3 * error
 
 
+@pytest.mark.long
 def test_the_shadow_takes_the_noise_out_at_small_richness(find, tallies):
     lazy = find(richness=0.0)
     rich = find(richness=0.02, tolerance=0.02, fresh=True)
@@ -80,6 +81,7 @@ def test_the_step_has_a_small_bias_that_is_known(precise):
     assert 0.05 < precise.stats["step_size"] <= 0.25
 
 
+@pytest.mark.long
 def test_the_bias_of_a_long_step_is_taken_out(one_point, monkeypatch, tallies):
     """One point, whose kernel is known: the coarse system is close to where BAOAB loses its stability. The bias grows as the step squared."""
     X, exact = np.array([[1.0, -0.5]]), one_point(2.0, 10.0, 0.625)[0]
@@ -99,6 +101,7 @@ def test_the_bias_of_a_long_step_is_taken_out(one_point, monkeypatch, tallies):
     assert abs(biases[1] - growth * biases[0]) < 3 * np.hypot(errors[1], growth * errors[0])
 
 
+@pytest.mark.long
 def test_a_step_that_heats_is_shortened(find, precise, monkeypatch, apart):
     monkeypatch.setattr(clock, "_LONGEST_STEP", 5.0)
     monkeypatch.setattr(particles, "COURANT", 4.0)
@@ -108,7 +111,11 @@ def test_a_step_that_heats_is_shortened(find, precise, monkeypatch, apart):
     assert apart(solution, precise) < 2
 
 
-@pytest.mark.parametrize("problem", [{"richness": 0.01}, {"richness": 10.0}, {"beta": 1.0}, {"beta": 1e4}], ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    [pytest.param({"richness": 0.01}, marks=pytest.mark.long), {"richness": 10.0}, {"beta": 1.0}, {"beta": 1e4}],
+    ids=str,
+)
 def test_the_robust_range(find, problem):
     solution = find(**problem)
     assert solution.converged and solution.residual < 0.15

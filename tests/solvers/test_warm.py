@@ -43,6 +43,7 @@ def test_from_another_order(points, cold, apart):
     assert apart(shuffled, cold, order) < 2
 
 
+@pytest.mark.long
 def test_from_more_particles_and_to_more(find, cold, apart):
     few = find(particles=32, tolerance=0.1)
     assert apart(find(init=few), cold) < 2

@@ -46,6 +46,7 @@ def found(images):
     return {readout: follow(readout, images) for readout in ("flatten", "mean")}
 
 
+@pytest.mark.long
 def test_a_window_of_the_whole_image_is_an_mlp():
     rng = np.random.default_rng(2)
     X, X_test = rng.standard_normal((4, 2, 3, 1)), rng.standard_normal((3, 2, 3, 1))
@@ -91,6 +92,7 @@ def read(values, a, pooled):
 
 
 @pytest.mark.parametrize("readout, blocks", [("flatten", 1), ("mean", 2)])
+@pytest.mark.long
 def test_one_image_against_another_integrator(readout, blocks):
     """Two outputs, Laplace weights, a patch of which training sees four directions out of eight, and neurons in blocks."""
     rng = np.random.default_rng(1)
@@ -183,6 +185,7 @@ def test_the_tangent_kernel_at_the_start_is_the_ntk(found, images):
 
 
 @pytest.mark.parametrize("readout, initial", [("flatten", "laplace"), ("mean", "normal")])
+@pytest.mark.long
 def test_the_output_at_the_start_is_zero(images, readout, initial):
     """In blocks of neurons, with patches that training does not span."""
     X, y, X_test, y_test = images
@@ -202,6 +205,7 @@ def test_the_output_at_the_start_is_zero(images, readout, initial):
 
 
 @READOUTS
+@pytest.mark.long
 def test_channels_may_change_places(found, images, readout, monkeypatch):
     """With filters whose channels change places alike, nothing changes."""
     plain = Start.drawn
@@ -217,6 +221,7 @@ def test_channels_may_change_places(found, images, readout, monkeypatch):
     np.testing.assert_allclose(again.predictions, found[readout].predictions[:3], atol=2e-3)
 
 
+@pytest.mark.long
 def test_a_mean_over_a_circle_does_not_see_where_things_are(found, images):
     X, y, X_test, y_test = images
     moved = np.stack([np.roll(x, (k, 2 * k + 1), axis=(0, 1)) for k, x in enumerate(X)])
@@ -230,6 +235,7 @@ def test_a_mean_over_a_circle_does_not_see_where_things_are(found, images):
 
 
 @READOUTS
+@pytest.mark.long
 def test_a_black_image_stays_black(images, readout):
     X, y, X_test, y_test = images
     dark = np.concatenate([np.zeros_like(X[:1]), X[1:]])
@@ -254,6 +260,7 @@ def test_save_and_load(found, readout, tmp_path):
     assert facts["network"]["kind"] == "CNN" and facts["network"]["readout"] == readout and facts["features"] == 24
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_its_checkpoint(found, images, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     plain, count = following.Task._stretch, 0

@@ -137,7 +137,7 @@ def test_lazy_limit(points):
     assert np.linalg.norm(off) < 3 * np.linalg.norm(found.kernel_errors[0]) < 0.5
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("decay", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
 def test_wide_networks(points, decay):
     X, y, X_test, y_test = points
     times = [0.3, 1.0]
