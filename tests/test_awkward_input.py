@@ -196,7 +196,7 @@ def test_inputs_that_overflow_are_refused_in_words():
 ADAPTIVE = [
     "one point",
     "all-zero inputs",
-    "duplicates, different labels",
+    pytest.param("duplicates, different labels", marks=pytest.mark.long),
     pytest.param("zero labels", marks=pytest.mark.long),
     pytest.param("many features", marks=pytest.mark.long),
 ]

@@ -218,7 +218,7 @@ def test_decay_alone_fades_each_layer_at_its_own_rate():
         np.testing.assert_allclose(run.weights[layer][1], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("softmax", marks=pytest.mark.long)])
 def test_other_losses_fall(flow, points, loss):
     labels = np.sign(points[1]) if loss == "logistic" else np.eye(3)[[0, 1, 2, 0, 1]]
     run = flow(y=labels, loss=loss, decay=0.0, time=30.0, method="descent", tolerance=0.0)

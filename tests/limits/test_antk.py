@@ -174,7 +174,7 @@ def test_bad_numbers():
 
 @pytest.mark.parametrize(
     "options",
-    [{"solver": "particles"}, {"checkpoint": "a"}],
+    [{"solver": "particles"}],
     ids=lambda options: next(iter(options)),
 )
 def test_options_without_a_meaning(options):

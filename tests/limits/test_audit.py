@@ -148,7 +148,7 @@ def audited(arguments, precision="float64", **options):
     ("depth", "decays", "precision"),
     [
         (1, (1.0, 1.0), "float64"),
-        (3, (1.0,) * 4, "float64"),
+        pytest.param(3, (1.0,) * 4, "float64", marks=pytest.mark.long),
         (3, (0.5, 2.0, 1.5, 0.7), "float64"),
         (2, (1.0, 0.5, 2.0), "float32"),
     ],

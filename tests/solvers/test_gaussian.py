@@ -45,7 +45,12 @@ def linear_truth(X, y, depth, richness, beta, decays):
 
 
 @pytest.mark.parametrize(
-    "depth, decay", [(1, (0.7, 1.4)), (2, (1.0, 0.5, 2.0)), pytest.param(3, (1.0,) * 4, marks=pytest.mark.long)]
+    "depth, decay",
+    [
+        (1, (0.7, 1.4)),
+        pytest.param(2, (1.0, 0.5, 2.0), marks=pytest.mark.long),
+        pytest.param(3, (1.0,) * 4, marks=pytest.mark.long),
+    ],
 )
 def test_a_linear_network_is_exact(data, depth, decay):
     X, y, _ = data

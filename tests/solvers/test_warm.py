@@ -82,6 +82,7 @@ def test_what_cannot_be_started_from(points, find):
         ak.solve(ak.NNGPK(ak.MLP(1)), X, y, init=[np.eye(8)])
 
 
+@pytest.mark.long
 def test_a_path_is_its_single_solves(points, find, apart):
     """And dF/d(γ0²) = E/γ0² = ½ yᵀv along it: Simpson's rule over γ0² = ½..2 against the free energies at the ends."""
     X, y = points

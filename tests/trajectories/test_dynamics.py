@@ -242,7 +242,7 @@ def test_training_points_as_test_points(decaying, points):
     np.testing.assert_allclose(found.fitted, decaying.fitted[3:5], atol=1e-4)  # other stops, the same flow
 
 
-@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("softmax", marks=pytest.mark.long)])
 def test_other_losses_descend(points, loss):
     X, y, X_test, _ = points
     targets = y if loss == "logistic" else np.stack([y > 0, y < 0], axis=1).astype(float)
