@@ -44,6 +44,7 @@ def solved():
 
 @pytest.mark.parametrize("kind", [ak.NNGPK, ak.NTK])
 @pytest.mark.parametrize("activation, readout", [("relu", "flatten"), ("relu", "mean"), ("tanh", "mean")])
+@pytest.mark.long
 def test_training_points(kind, readout, activation, solved):
     sol = solved(kind(cnn(activation, readout), decay=DECAY))
     np.testing.assert_allclose(sol.predict(X), sol.fitted, rtol=1e-9, atol=1e-12)

@@ -43,6 +43,7 @@ def test_what_quadrature_cannot_resolve_is_not_returned_silently(data, activatio
         ak.solve(ak.NTK(ak.MLP(1, activation)), 1e3 * X, y)
 
 
+@pytest.mark.long
 def test_a_homogeneous_callable_is_resolved_at_every_scale(data):
     X, y = data
 

@@ -103,6 +103,7 @@ def test_arrays_are_read_only_also_in_copies(make, data, solved):
     np.testing.assert_array_equal(other.predict(data[2]), solution.predict(data[2]))
 
 
+@pytest.mark.long
 def test_copies_of_a_sampled_solution(data, adaptive):
     expected = adaptive.predict(data[2])
     for other in (copy.deepcopy(adaptive), pickle.loads(pickle.dumps(adaptive))):

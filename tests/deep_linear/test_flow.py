@@ -77,6 +77,7 @@ def test_directions_die_one_by_one():
 
 
 @pytest.mark.parametrize("depth, richness", [(2, 2.0)])
+@pytest.mark.long
 def test_a_wide_network_ends_there(depth, richness):
     """Gradient flow of a finite linear network, whose fixed point does not depend on its width."""
     X = np.sqrt(14) * ROWS

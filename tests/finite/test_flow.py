@@ -153,6 +153,7 @@ def test_the_loss_never_rises_without_decay(flow):
     assert np.all(np.diff(run.losses) < 1e-5 * run.losses[0])
 
 
+@pytest.mark.long
 def test_wide_networks_in_ntk_parameterisation_are_linear(flow, points):
     """f(t) = y + e^{−Kt}(f(0) − y) with K of the start; what is missing falls like one over the width."""
     misses, moved = [], []

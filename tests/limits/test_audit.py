@@ -76,6 +76,7 @@ def test_one_point_has_the_exact_law(name, dual):
     assert np.linalg.norm(1 - law.second - law.response) < 4 * (law.second_error + law.response_error)
 
 
+@pytest.mark.long
 def test_errors_cover():
     """Over seeds, ln Z scatters as its standard error says, around the truth."""
     log_z, moment, _ = exact_law("tanh", -25.0)

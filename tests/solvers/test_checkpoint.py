@@ -28,7 +28,7 @@ def interrupt(monkeypatch):
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("count", [0, 3, 14, 18])
+@pytest.mark.parametrize("count", [*(pytest.param(count, marks=pytest.mark.long) for count in (0, 3, 18)), 14])
 def test_resuming_is_bit_for_bit(find, tmp_path, monkeypatch, interrupt, count):
     """In the burn-in, while settling, while averaging; and twice."""
     file = tmp_path / "run.checkpoint"

@@ -19,6 +19,7 @@ def gentle(points):
     return ak.solve(limit(), *points)
 
 
+@pytest.mark.long
 def test_small_tilts_go_to_the_dual(gentle):
     assert gentle.stats["solver"] == "dual" and gentle.converged
     assert 0.5 < gentle.stats["ess"] <= 1

@@ -231,6 +231,7 @@ def test_the_audit_of_duals(deep):
         assert wrong > 3 * right and wrong > right + 10 * noise
 
 
+@pytest.mark.long
 def test_shapes_and_predictions_at_the_training_images(deep, tmp_path):
     assert [kernel.shape for kernel in deep.kernels] == [(5, 9, 5, 9), (5, 5)]
     assert [dual.shape for dual in deep.duals] == [(5, 9, 5, 9), (5, 5)]
@@ -355,6 +356,7 @@ def test_warm_starts(deep):
     assert distance(found[1], deep) < 2.5
 
 
+@pytest.mark.long
 def test_what_is_refused(deep):
     for solver in ("dual", "linear", "minmax"):
         with pytest.raises(NotImplementedError, match="serves MLP networks; leave it out"):

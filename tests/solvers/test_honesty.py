@@ -81,6 +81,7 @@ def test_a_part_of_a_stretch_is_no_batch(find):
         pytest.param(256, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_memory_does_not_change_the_number_of_particles(find, particles):
     solution = find(particles=particles, memory=2000, tolerance=0.5, throw=False)
     assert solution.stats["chunks"] > 1 and solution.stats["particles"] == -(-particles // 8) * 8
@@ -107,6 +108,7 @@ def test_a_law_that_grows_too_fast_is_refused(points):
     assert not solution.converged and "cannot be normalised" in solution.status
 
 
+@pytest.mark.long
 def test_snapshots_are_spread_over_the_run(find):
     """The draws that a long run keeps are not all of its end."""
     solution = find(tolerance=0.008)

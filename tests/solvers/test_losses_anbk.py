@@ -11,7 +11,11 @@ import adakern as ak
 LABELS = {"logistic": np.array([1.0]), "softmax": np.array([[1.0, 0.0, 0.0]]), "squared": np.array([[0.8, -0.6]])}
 
 LONG = pytest.mark.long
-LOSSES = [pytest.param("logistic", marks=LONG), "softmax", pytest.param("squared", marks=LONG)]
+LOSSES = [
+    pytest.param("logistic", marks=LONG),
+    pytest.param("softmax", marks=LONG),
+    pytest.param("squared", marks=LONG),
+]
 
 
 def readout(loss, kernel, beta):

@@ -171,6 +171,7 @@ def test_the_clock_and_the_watch_end_it():
     assert not capped.converged and "seconds were over" in capped.status and capped.stats["steps"] < 10**6
 
 
+@pytest.mark.long
 def test_the_seed_decides():
     X, y = whitened(3)
     limit = ak.ANBK(ak.MLP(2, "linear"), richness=0.6, beta=10.0)

@@ -39,6 +39,7 @@ def test_at_new_points(solution):
     np.testing.assert_allclose(solution.cross_kernel(X) @ solution.coefficients, f, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 def test_the_free_energy_is_of_the_adaptive_limit(points, find):
     for limit in (ak.NNGP(ak.MLP(1)), ak.NNGPK(ak.MLP(1)), ak.NTK(ak.MLP(1))):
         assert ak.solve(limit, *points).free_energy is None

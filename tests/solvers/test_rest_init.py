@@ -56,6 +56,7 @@ def test_from_another_decay(cold):
     ends_there(solve(init=neighbour), cold)
 
 
+@pytest.mark.long
 def test_from_fewer_points(cold):
     """A solution has fields at inputs that it has not seen; neurons that they lack are found."""
     ends_there(solve(init=solve(inputs=X[:4], y=Y[:4])), cold)

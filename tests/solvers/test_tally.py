@@ -75,6 +75,7 @@ def test_the_shadow_takes_the_noise_out_at_small_richness(find, tallies):
     assert size(rich.kernel - lazy.kernel) < 2 * size(rich.kernel_errors[0])
 
 
+@pytest.mark.long
 def test_the_step_has_a_small_bias_that_is_known(precise):
     assert 0 < precise.stats["bias"]["step"][0] < 0.01
     assert precise.stats["bias"]["particles"][0] < 0.003
@@ -158,6 +159,7 @@ def test_too_few_steps(find):
     assert np.isfinite(recorded.kernel).all() and np.isfinite(recorded.predict(recorded.X)).all()
 
 
+@pytest.mark.long
 def test_chunks_change_nothing(find, monkeypatch):
     whole, parts = find(), find(memory=4 * 256 * 8 * 8 // 2)
     assert (whole.stats["chunks"], parts.stats["chunks"]) == (1, 4)

@@ -57,6 +57,7 @@ def test_two_layers_from_fewer_points(points, find, apart):
     assert apart(solve(X, y, deep, init=few), find(2, seed=3)) < 2
 
 
+@pytest.mark.long
 def test_from_kernels_and_from_a_network(points, find, cold, apart):
     X, y = points
     assert apart(find(init=[2.0 * np.eye(8)]), cold) < 2

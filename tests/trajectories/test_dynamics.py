@@ -116,6 +116,7 @@ def test_everything_dies_where_decay_is_stronger():
     assert found.train_loss[1] < found.train_loss[-1] == pytest.approx(0.5, abs=1e-6)
 
 
+@pytest.mark.long
 def test_lazy_limit(points):
     r"""f(t) = K(x)K⁻¹(1 − exp(−Kt))y with the NTK, within standard errors; γ0² = 1e-4 is far below them."""
     X, y, X_test, _ = points
