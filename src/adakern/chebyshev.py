@@ -137,6 +137,19 @@ def _stiffest(velocity: Velocity, state: Any, now: Any, direction: Any) -> tuple
     return moved, length(moved)
 
 
+def of_layers(accuracy: float, small: float = 1e-3) -> Inspect:
+    """Errors of a network's weights, relative to those of their layer, or to `small` of what standard normal ones would be."""
+
+    def inspect(new: Any, error: Any) -> tuple[Array, Array]:
+        sizes = [
+            jnp.linalg.norm(e) / jnp.maximum(jnp.linalg.norm(w), small * w.size**0.5)
+            for e, w in zip(error, new, strict=True)
+        ]
+        return jnp.max(jnp.stack(sizes)) / accuracy, jnp.zeros((), new[0].dtype)
+
+    return inspect
+
+
 def length(tree: Any) -> Array:
     """Euclidean, over all entries."""
     return jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(tree)))

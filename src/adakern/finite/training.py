@@ -103,15 +103,7 @@ def _glide(
 ) -> tuple[Weights, Array, Array, Array]:
     """The flow over a span of time by stabilised steps (`chebyshev`); steps and evaluations, and whether it succeeded."""
     velocity = functools.partial(_velocity, net, problem)
-
-    def inspect(new: Weights, error: Weights) -> tuple[Array, Array]:
-        # Relative to the weights of each layer, or to a thousandth of what they were at the start.
-        sizes = [
-            jnp.linalg.norm(e) / jnp.maximum(jnp.linalg.norm(w), 1e-3 * math.sqrt(w.size))
-            for e, w in zip(error, new, strict=True)
-        ]
-        return jnp.max(jnp.stack(sizes)) / accuracy, jnp.zeros((), new[0].dtype)
-
+    inspect = chebyshev.of_layers(accuracy)
     motion = chebyshev.start(velocity, inspect, weights)._replace(left=span)
     motion = chebyshev.advance(velocity, inspect, motion, jnp.asarray(_MOST_STEPS))
     return motion.state, motion.steps, motion.evaluations, motion.left <= 0

@@ -29,7 +29,7 @@ WIDEST = 512
 _LENGTHS = 12.0  # time to follow, over the slowest decay: of the initial weights e^-12 is left
 _WORK = 2e13  # floating-point operations to spend on it at most
 _ACCURACY = 0.01  # error of a step, relative to the weights of each layer
-_SMALL = 1e-3  # of their initial size: weights that are smaller than this need not be more accurate
+_inspect = chebyshev.of_layers(_ACCURACY)
 
 Weights = tuple[Array, ...]
 
@@ -50,14 +50,6 @@ def _cost(model: Model, data: Data, weights: Weights) -> Array:
 def _velocity(model: Model, data: Data, weights: Weights) -> Weights:
     width = weights[0].shape[0]
     return tuple(-width * slope for slope in jax.grad(_cost, argnums=2)(model, data, weights))
-
-
-def _inspect(new: Weights, error: Weights) -> tuple[Array, Array]:
-    sizes = [
-        jnp.linalg.norm(e) / jnp.maximum(jnp.linalg.norm(w), _SMALL * w.size**0.5)
-        for e, w in zip(error, new, strict=True)
-    ]
-    return jnp.max(jnp.stack(sizes)) / _ACCURACY, jnp.zeros((), new[0].dtype)
 
 
 @functools.partial(jax.jit, static_argnums=0)
