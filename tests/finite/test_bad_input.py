@@ -151,7 +151,7 @@ def test_langevin_refuses(options, error, message):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"method": "adam"}, ValueError, "method must be one of 'ode', 'chebyshev', 'descent'"),
+        ({"method": "adam"}, ValueError, "method must be one of 'ode', 'chebyshev', 'descent', 'momentum'"),
         ({"step": 0.1}, ValueError, "step has no meaning for method='ode'"),
         ({"accuracy": 0.0}, ValueError, "accuracy must be greater than 0"),
         ({"initial": "uniform"}, ValueError, "initial must be one of 'normal', 'laplace'"),

@@ -96,6 +96,11 @@ def test_descent(flow, descended, flow_options, tmp_path, monkeypatch, calls):
     identical(resumed(flow, tmp_path / "c", monkeypatch, flows, "_descend", calls, **options), descended)
 
 
+def test_momentum(flow, flow_options, tmp_path, monkeypatch):
+    options = {"method": "momentum", "step": 0.01, **flow_options}
+    identical(resumed(flow, tmp_path / "c", monkeypatch, flows, "_roll", 33, **options), flow(**options))
+
+
 def test_flow_interrupted_while_recording(flow, descended, flow_options, tmp_path, monkeypatch):
     """After the weights have moved, and before their loss is known."""
     options = {"method": "descent", "step": 0.01, **flow_options}

@@ -86,6 +86,20 @@ def test_stabilised_steps_reach_the_end_with_fewer_evaluations():
     np.testing.assert_allclose(runs[1].kernel, runs[0].kernel, atol=5e-3 * np.abs(runs[0].kernel).max())
 
 
+def test_momentum_follows_the_flow_of_a_kinked_network_with_few_gradients():
+    X, y = np.random.default_rng(0).standard_normal((12, 4)), np.sign(np.random.default_rng(1).standard_normal(12))
+    options = {"width": 64, "decay": 0.1, "richness": 2.0, "tolerance": 0.0, "time": 60.0, "times": [6.0]}
+    ways = {"ode": {"method": "ode"}, **{way: {"method": way, "step": 0.01} for way in ("descent", "momentum")}}
+    runs = {way: ak.finite.gradient_flow(ak.MLP(2, "relu"), X, y, **how, **options) for way, how in ways.items()}
+    assert runs["momentum"].stats["evaluations"] < runs["descent"].stats["evaluations"] / 4
+    assert runs["momentum"].times[-1] == 60.0
+    for moment, accuracy in ((6.0, 0.02), (60.0, 0.003)):
+        flow, descent, rolled = (runs[way].at(moment) for way in ("ode", "descent", "momentum"))
+        error = np.abs(rolled.fitted - flow.fitted).max()
+        assert error < max(accuracy, 2 * np.abs(descent.fitted - flow.fitted).max())
+        np.testing.assert_allclose(rolled.kernel, flow.kernel, atol=2 * accuracy * np.abs(flow.kernel).max())
+
+
 def test_initial_weights_are_the_seeds(exact):
     drawn = model.draw(np.random.default_rng([0, 0, 0]), ((2, 3), (3, 3), (3, 2)))
     for found, expected in zip(exact.weights, drawn, strict=True):

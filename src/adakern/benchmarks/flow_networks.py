@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from adakern import finite
@@ -33,11 +34,10 @@ from adakern.trajectories import dynamics as follow
 
 LEAST = 0.9995  # alignment
 CLOSE = 1e-3  # outputs that are this near are the same, however near the networks are to each other
-# Deeper networks end where the adaptive Runge-Kutta pair does at a fraction of its evaluations: smooth ones by stabilised steps, ReLU, whose kinks make these short, by gradient descent; larger
-# steps chatter there.
+# Deeper networks are trained to their end by momentum, at a fraction of the gradients that the adaptive Runge-Kutta pair takes; larger steps chatter at the kinks of ReLU.
 DEEPER: dict[str, dict[str, Any]] = {
-    "relu": {"method": "descent", "step": 0.004},
-    "tanh": {"method": "chebyshev"},
+    "relu": {"method": "momentum", "step": 0.004},
+    "tanh": {"method": "momentum", "step": 0.008},
 }
 LOWER = 1e-4  # a network's value may be below the theory's by this, relative
 MOMENTS = 12
@@ -55,7 +55,7 @@ def _trained(
     **rest: Any,
 ) -> finite.Run:
     # One hidden layer is cheap, and slow where decay is strong: tanh still moves by 1 % per unit of time at 6/decay.
-    length = options.time or (20.0 if options.quick else {1: 60.0, 2: 12.0}.get(depth, 8.0))
+    length = options.time or (20.0 if options.quick else 60.0 if depth == 1 else 96.0)
     how = DEEPER[activation] if depth > 1 else {"accuracy": 1e-5}
     return finite.gradient_flow(
         mlp(depth, activation),
@@ -103,7 +103,7 @@ def compare(
 ) -> Iterator[Row]:
     """Kernels, outputs and predictions of the theory beside those of networks of two widths."""
     X, y, X_test, _ = data(points if not options.quick else min(points, 100), options.tests())
-    theory = solve(antk(depth, activation, richness, decay), X, y, throw=False)
+    theory = _rested(antk(depth, activation, richness, decay), X, y)
     predicted = theory.predict(X_test)
     label = f"{source} {name(depth, activation, richness, decay)}"
     said = "" if theory.converged else f"theory: {theory.status}"
@@ -159,9 +159,15 @@ def compare(
     )
 
 
+def _rested(limit: Any, X: Any, y: Any, **rest: Any) -> Solution:
+    """Few neurons and many short steps: the processor's work, also where there is a GPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        return solve(limit, X, y, throw=False, **rest)
+
+
 def _own_place(theory: Solution, run: finite.Run, at: str, least: float) -> Iterator[Row]:
     """Deep ReLU networks have several places to rest: the one that this network is close to, found from its own neurons, and how far that is from what `solve` finds by itself."""
-    place = solve(theory.limit, theory.X, theory.y, init=run, throw=False)
+    place = _rested(theory.limit, theory.X, theory.y, init=run)
     said = place.status if place.converged else f"NOT converged: {place.status}"
     worth = float(place.stats["objective"]) / float(theory.stats["objective"]) - 1
     yield Row(f"{at}: value of the place it is close to, over the theory's, minus one", worth, note=said)

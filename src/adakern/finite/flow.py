@@ -16,7 +16,7 @@ from adakern.errors import ConvergenceError
 from adakern.finite import model
 from adakern.finite.inputs import read
 from adakern.finite.run import Run, Settings
-from adakern.finite.training import METHODS, Plan, Task
+from adakern.finite.training import METHODS, STEPPED, Plan, Task
 from adakern.networks import Network
 from adakern.progress import Progress
 
@@ -64,8 +64,9 @@ def gradient_flow(
         loss: "squared", "logistic" or "softmax".
         parameterization: "mean-field" ($\gamma=\gamma_0\sqrt N$) or "ntk" ($\gamma=\gamma_0$).
         method: "ode", the flow by an adaptive Runge–Kutta pair; "chebyshev", by stabilised steps, which are longer than the fastest rate allows the former: for what is
-            trained to its end; or "descent", gradient descent with a step.
-        step: of gradient descent; by default from the largest eigenvalue of the tangent kernel at the start, found by power iteration.
+            trained to its end; "descent", gradient descent with a step; or "momentum", descent whose inertia is a hundredth of the time passed, which is the flow up to that and
+            takes fewer, longer steps the later it is.
+        step: of gradient descent, the first one of momentum; by default from the largest eigenvalue of the tangent kernel at the start, found by power iteration.
         accuracy: error per step of the integrator: "ode": relative and absolute, 1e-5 by default; at kinks the flow slides along them in steps of this size,
             and where a ReLU network's last digits matter, ask for less. "chebyshev": relative to the weights of each layer, 1e-3 by default.
         initial: "normal" or "laplace" weights, of unit variance.
@@ -110,7 +111,7 @@ def gradient_flow(
         time=total,
         times=_moments(times, total),
     )
-    if plan.step is not None and plan.method != "descent":
+    if plan.step is not None and plan.method not in STEPPED:
         raise ValueError(
             f"step has no meaning for method={plan.method!r}, whose step adapts; leave it out or use method='descent'"
         )

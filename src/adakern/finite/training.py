@@ -25,11 +25,13 @@ from adakern.finite.run import Run, Settings, first_weights, snapshot
 from adakern.networks import Network
 from adakern.progress import Progress
 
-METHODS = {"ode": 1e-5, "chebyshev": 1e-3, "descent": 0.0}  # and the error allowed in a step
+METHODS = {"ode": 1e-5, "chebyshev": 1e-3, "descent": 0.0, "momentum": 0.0}  # and the error allowed in a step
+STEPPED = ("descent", "momentum")  # those that take a step
 _RECORDS = 64  # moments at which the loss is recorded
 # Step × fastest rate: explicit third order is stable below 2.5, and a stable step lets stiff modes die out instead of chattering.
 _REACH = 2.0
 _DESCENT = 0.5  # the same for gradient descent, stable below 2
+_INERTIA = 0.01  # of momentum, in time, over the time that has passed
 _MOST_STEPS = 2**24  # between two moments
 
 
@@ -118,6 +120,31 @@ def _descend(net: Model, problem: Problem, weights: Weights, step: Array, count:
 
 
 @functools.partial(jax.jit, static_argnames=("net",))
+def _roll(
+    net: Model, problem: Problem, weights: Weights, drift: Weights, step: Array, time: Array, end: Array
+) -> tuple[Weights, Weights, Array]:
+    r"""Descent with momentum from one time to another; how many steps it took.
+
+    $\tau\ddot W+\dot W=v(W)$ is the flow itself up to the inertia $\tau$, which grows with the time passed, and lets steps grow with it: $h=\sqrt{2\eta\tau}$ is stable where descent by
+    $\eta$ is, and trembles at kinks as little.
+    """
+
+    def going(state: tuple[Weights, Weights, Array, Array]) -> Array:
+        return state[2] < end
+
+    def one(state: tuple[Weights, Weights, Array, Array]) -> tuple[Weights, Weights, Array, Array]:
+        weights, drift, time, count = state
+        inertia = _INERTIA * time
+        length = jnp.minimum(jnp.maximum(step, jnp.sqrt(2 * step * inertia)), jnp.maximum(end - time, 1e-6 * end))
+        share = length / (length + jnp.where(inertia > step, inertia, 0.0))
+        drift = tuple(d + share * (v - d) for d, v in zip(drift, _velocity(net, problem, weights), strict=True))
+        return tuple(w + length * d for w, d in zip(weights, drift, strict=True)), drift, time + length, count + 1
+
+    weights, drift, _, count = jax.lax.while_loop(going, one, (weights, drift, time, jnp.asarray(0)))
+    return weights, drift, count
+
+
+@functools.partial(jax.jit, static_argnames=("net",))
 def _look(net: Model, problem: Problem, weights: Weights) -> tuple[Array, tuple[Array, ...]]:
     """Outputs of every replica and kernels averaged over them."""
 
@@ -134,6 +161,7 @@ class Record(Recorded):
     """Everything that changes along a run."""
 
     weights: Weights
+    drift: Weights = ()  # how fast they move, where they have momentum
     index: int = -1  # of the last moment recorded
     steps: int = 0
     evaluations: int = 0  # of the gradient
@@ -252,13 +280,13 @@ class Task:
 
     def _stretch(self, record: Record) -> Record:
         """Train to the next moment of the grid."""
-        moved = self._descend(record) if self.plan.method == "descent" else self._flow(record)
+        moved = self._descend(record) if self.plan.method in STEPPED else self._flow(record)
         if all(bool(jnp.isfinite(w).all()) for w in record.weights) and moved:
             return self._look(record)
         failed = self.record.copy()  # a failed run ends at its last sound moment
         failed.failure = (
             f"gradient descent is unstable at step {record.step:g}; give a smaller step"
-            if self.plan.method == "descent"
+            if self.plan.method in STEPPED
             else f"the integrator failed after t = {self.grid[failed.index]:g}; use precision='float64' or another accuracy"
         )
         return failed
@@ -282,15 +310,24 @@ class Task:
         return bool(fine)
 
     def _descend(self, record: Record) -> bool:
-        """Gradient descent to the step nearest to the next moment."""
+        """Gradient descent to the step nearest to the next moment, or to that moment with momentum."""
+        dtype, rate = self.problem.y.dtype, self.settings.decays[0]
         if record.index == 0:
             record.step = self.plan.step if self.plan.step is not None else _DESCENT / self._fastest(record.weights)
-        count = max(0, round(float(self.grid[record.index + 1]) / record.step) - record.steps)
-        step = jnp.asarray(record.step, self.problem.y.dtype)
-        record.weights = _descend(self.net, self.problem, record.weights, step, jnp.asarray(count))
+            record.drift = tuple(map(jnp.zeros_like, record.weights)) if self.plan.method == "momentum" else ()
+        now, end = (float(t) for t in self.grid[record.index : record.index + 2])
+        step = jnp.asarray(record.step, dtype)
+        if self.plan.method == "momentum":
+            state = record.weights, record.drift, step, jnp.asarray(now, dtype), jnp.asarray(end, dtype)
+            record.weights, record.drift, taken = _roll(self.net, self.problem, *state)
+            count, fade = int(taken), math.exp(-rate * (end - now))
+        else:
+            count = max(0, round(end / record.step) - record.steps)
+            record.weights = _descend(self.net, self.problem, record.weights, step, jnp.asarray(count))
+            fade = (1 - record.step * rate) ** count
         record.steps += count
         record.evaluations += count
-        record.fade *= (1 - record.step * self.settings.decays[0]) ** count
+        record.fade *= fade
         # Descent that is unstable can stay finite for long, and then find a place far away.
         s = _look(self.net, self.problem, record.weights)[0]
         silent = jnp.zeros_like(self.problem.y)
@@ -405,6 +442,7 @@ def _pack(record: Record) -> Content:
     if record.test_losses:
         arrays["test_losses"] = np.stack(record.test_losses)
     arrays.update({f"weights.{i}": np.asarray(w) for i, w in enumerate(record.weights)})
+    arrays.update({f"drift.{i}": np.asarray(d) for i, d in enumerate(record.drift)})
     arrays.update({f"kernels.{i}": k for i, k in enumerate(record.kernels)})
     for k, (_, _, weights) in enumerate(record.samples):
         arrays.update({f"sample/{k}/{i}": w for i, w in enumerate(weights)})
@@ -419,6 +457,7 @@ def _unpack(arrays: dict[str, np.ndarray], header: dict[str, Any], depth: int) -
     plain: dict[str, Any] = {name: header[name] for name in _PLAIN}
     return Record(
         tuple(jnp.asarray(arrays[f"weights.{i}"]) for i in layers),
+        tuple(jnp.asarray(arrays[f"drift.{i}"]) for i in layers if f"drift.{i}" in arrays),
         **plain,
         rate=math.inf if header["rate"] is None else header["rate"],
         losses=list(arrays["losses"]),
