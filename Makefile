@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test test-long lint docs bench truth adaptive exact flow clean
+.PHONY: help demo test test-long lint docs bench truth adaptive exact flow cnn clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -54,6 +54,9 @@ exact: $(STAMP) ## closed forms, dual and perturbation theory against what is sa
 
 flow: $(STAMP) ## gradient flow with weight decay against networks, closed forms and certificates; wants a GPU
 	$(BIN)/adakern bench flow --markdown benchmarks/flow.md --numbers benchmarks/flow.json --picture benchmarks/flow.png
+
+cnn: $(STAMP) ## convolutional networks against networks of finite width, published losses, memory; wants a GPU
+	$(BIN)/adakern bench cnn --markdown benchmarks/cnn.md --numbers benchmarks/cnn.json --picture benchmarks/cnn.png
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -126,7 +126,7 @@ def test_nothing_to_learn(activation):
         (RELU, {"seed": -1}, ValueError, "seed"),
         (RELU, {"precision": "half"}, ValueError, "precision"),
         ("relu", {}, TypeError, "an ANTK or a network"),
-        (ak.CNN(1), {}, NotImplementedError, "MLP"),
+        (ak.CNN(1), {}, ValueError, "4-D"),
     ],
 )
 def test_bad_input(limit, options, error, match):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import checks, inputs, linear, losses
-from adakern.limits import ANTK, unit_search
-from adakern.networks import CNN, Network
+from adakern.limits import ANTK, sites, unit_search
+from adakern.networks import MLP, Network
 from adakern.precision import scope
 
 _STARTS = 64
@@ -35,11 +35,13 @@ def collapse_threshold(
     can grow does, and where nothing can everything dies. Infinite where the inputs say nothing of the labels. The maximum is exact for linear networks; otherwise it is the best that a search from many
     starts finds, and the threshold can only be lower.
 
+    Of a CNN, $|\Delta^\top\varphi|^2=\sum_a|\sum_\mu\Delta_\mu\varphi(A_{\mu a}u)|^2$, or that of the mean over positions $a$.
+
     Deep linear networks with one output and the squared loss are served by `linear.collapse`: below it nothing else exists; above, death stays stable.
 
     Args:
         limit: an `ANTK`, whose decay and loss count (its richness does not), or a network.
-        X: inputs, (points, features).
+        X: inputs, (points, features), or (points, height, width, channels) for a CNN.
         y: targets, (points,) or (points, outputs).
         decay: with a network: $\lambda$, one number or one per weight layer; 1 by default.
         loss: with a network: "squared" (the default), "logistic" or "softmax".
@@ -59,10 +61,11 @@ def collapse_threshold(
     size = float(np.prod(np.sqrt(decays)))
     with scope(precision):
         root = inputs.root(network, points, 1.0)[0]
-        errors = losses.get(name).error(jnp.asarray(columns), jnp.zeros(columns.shape))
+        errors = np.asarray(losses.get(name).error(jnp.asarray(columns), jnp.zeros(columns.shape)))
+        factor = sites.of(network, points.shape).pool.factor(errors)
         first, second = jax.random.split(jax.random.key(seed))
-        begin = unit_search.default_starts(root, errors, count, first)
-        strongest = float(unit_search.hardest(network.activation, root, errors, begin, second).values[0])
+        begin = unit_search.default_starts(root, factor, count, first)
+        strongest = float(unit_search.hardest(network.activation, root, factor, begin, second).values[0])
     return size / strongest if strongest > 0 else float("inf")
 
 
@@ -78,8 +81,6 @@ def _problem(limit: Any, decay: Any, loss: str | None) -> tuple[Network, tuple[f
     else:
         raise TypeError(f"limit must be an ANTK or a network, but it is {limit!r}")
     losses.get(name)
-    if isinstance(network, CNN):
-        raise NotImplementedError("collapse_threshold serves MLP networks; CNN networks are described but not solved")
     if network.activation.degree != 1:
         raise ValueError(
             f"limit must have an activation that is homogeneous of degree one, like relu, but it is "
@@ -89,7 +90,7 @@ def _problem(limit: Any, decay: Any, loss: str | None) -> tuple[Network, tuple[f
 
 
 def _check_deep(network: Network, outputs: int, loss: str) -> None:
-    if unit_search.bends(network.activation) != (1.0, 1.0):
+    if unit_search.bends(network.activation) != (1.0, 1.0) or not isinstance(network, MLP):
         raise ValueError(
             f"limit must have one hidden layer, but it has {network.depth}: death is stable in a deep network whatever the richness; "
             "solve an ANTK, which compares its answer with the value of the zero predictor"

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from adakern import checks, files, inputs, linalg, losses, memory, storage
+from adakern import checks, files, inputs, linalg, losses, memory, space, storage
 from adakern.extension import Extension, GaussianExtension, LinearExtension, ParticleExtension
 from adakern.extension_cnn import ConvolutionExtension
 from adakern.extension_images import ImageExtension
 from adakern.extension_rest import RestExtension
+from adakern.extension_rest_cnn import RestImageExtension
 from adakern.extension_vga import GaussianLawExtension
 from adakern.limits import ANBK, ANTK, NNGP, VGA, Limit, sites
 from adakern.networks import CNN
@@ -135,7 +136,8 @@ class Solution:
             return kind(self.limit, self.X, self.kernels, self.draws, int(self.stats["groups"]), self.precision)
         if self.draws and isinstance(self.limit, ANTK):
             errors = self.errors if self.errors.ndim == 2 else self.errors[:, None]
-            return RestExtension(self.limit, self.X, self.draws, self.slopes, self.shares, errors)
+            rest = RestImageExtension if isinstance(self.limit.network, CNN) else RestExtension
+            return rest(self.limit, self.X, self.draws, self.slopes, self.shares, errors)
         if self._linear:
             assert isinstance(self.limit, (ANBK, ANTK))
             with scope("float64"):
@@ -219,12 +221,12 @@ class Solution:
         return np.maximum(result, 0.0)
 
     def neurons(self, X: Any) -> list[np.ndarray]:
-        """ANTK by descent: preactivations of the neurons at new inputs, (Q, n) for every hidden layer; `shares` says what each stands for."""
+        """ANTK by descent: preactivations of the neurons at new inputs, (Q, n) for every hidden layer, of a CNN (Q, S, n); `shares` says what each stands for."""
         if not (self.draws and isinstance(self.limit, ANTK)):
             raise ValueError("neurons exist for solutions of ANTK that were found by descent")
         new = self._new(X)
         with scope(self.precision):
-            assert isinstance(self._extension, RestExtension)
+            assert isinstance(self._extension, (RestExtension, RestImageExtension))
             return self._extension.fields(new)
 
     def density(self, layer: int, point: int, position: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -232,23 +234,56 @@ class Solution:
 
         In the lazy limits the law is Gaussian, and the draws are its equally likely quantiles. A CNN has one density per `position`, counted row by row.
         """
-        layer = checks.integer("layer", layer, least=1)
-        if layer > self.limit.network.depth:
-            raise ValueError(f"layer must be at most {self.limit.network.depth}, the depth, but it is {layer}")
-        point = checks.integer("point", point, least=0)
-        if point >= len(self.X):
-            raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        layer, point = self._layer(layer), self._point(point)
         position, last = checks.integer("position", position, least=0), self._sites(layer) - 1
         if position > last:
             raise ValueError(f"position must be at most {last}, but it is {position}")
         if self.draws and isinstance(self.limit, ANTK):
-            return self.draws[layer - 1][:, inputs.distinct(self.X).member[point]].copy(), self.shares[layer - 1].copy()
+            place = inputs.distinct(self.X).member[point] * self._sites(layer) + position
+            return self.draws[layer - 1][:, place].copy(), self.shares[layer - 1].copy()
         if self.draws and isinstance(self.limit, ANBK):
             values = self._fields(layer)[:, inputs.distinct(self.X).member[point] * self._sites(layer) + position]
         else:
             levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
             values = norm.ppf(levels) * np.sqrt(self._field_variance(layer, point, position))
         return values, np.full(len(values), 1 / len(values))
+
+    def spatial(self, layer: int = 1, point: int | None = None) -> np.ndarray:
+        r"""CNN: $\frac1P\sum_\mu\Phi^\ell_{\mu a,\mu a'}$, what the features of two positions have in common on average over training points, (S, S).
+
+        Args:
+            layer: hidden layer (1..L); at the last one too this is the kernel before the readout pools positions.
+            point: a training point whose own kernel between positions to give instead of the average.
+        """
+        network = self.limit.network
+        if not isinstance(network, CNN):
+            raise ValueError("spatial exists for CNNs, and this network is an MLP, which has no positions")
+        layer = self._layer(layer)
+        where = slice(None) if point is None else slice(self._point(point), self._point(point) + 1)
+        if not self.draws:
+            with scope(self.precision):
+                return space.lazy(self._convolution, self.X[where], layer)
+        if layer < network.depth and not isinstance(self.limit, ANTK):
+            return space.of_kernel(self.kernels[layer - 1][where, :, where])
+        rest = isinstance(self.limit, ANTK)
+        with scope(self.precision):
+            fields = self.draws[layer - 1] if rest else self._fields(layer)
+            features = np.asarray(network.activation(jnp.asarray(fields)))
+        points, sites = inputs.distinct(self.X), self._sites(layer)
+        counts = np.bincount(points.member[where], minlength=len(points.first))
+        return space.of_features(features, sites, counts, self.shares[layer - 1] if rest else None)
+
+    def _layer(self, layer: Any) -> int:
+        layer = checks.integer("layer", layer, least=1)
+        if layer > self.limit.network.depth:
+            raise ValueError(f"layer must be at most {self.limit.network.depth}, the depth, but it is {layer}")
+        return layer
+
+    def _point(self, point: Any) -> int:
+        point = checks.integer("point", point, least=0)
+        if point >= len(self.X):
+            raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
+        return point
 
     def _sites(self, layer: int) -> int:
         return self.limit.network.sites(self.X.shape)[layer - 1]

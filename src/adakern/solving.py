@@ -58,7 +58,7 @@ def solve(
     """Solve a limit on training data.
 
     Args:
-        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `ANTK` or `VGA`, of an `MLP`; the first four also of a `CNN` (the others raise `NotImplementedError`).
+        limit: the problem: `NNGP`, `NNGPK`, `NTK`, `ANBK`, `ANTK` or `VGA`, of an `MLP`; all but the last also of a `CNN` (`VGA` raises `NotImplementedError`).
         X: inputs, (points, features), or (points, height, width, channels) for a CNN.
         y: targets, (points,) or (points, outputs); ±1 for the logistic loss, one-hot rows for softmax.
         seed: of every random number; the same seed gives the same answer on the same machine.
@@ -84,10 +84,8 @@ def solve(
     if not isinstance(limit, Limit):
         names = ", ".join(kind.kind for kind in limits.ALL)
         raise TypeError(f"limit must be one of {names}, but it is {limit!r}")
-    if isinstance(limit.network, CNN) and not isinstance(limit, (LazyLimit, ANBK)):
-        raise NotImplementedError(
-            f"solve serves CNN networks in the lazy limits (NNGP, NNGPK, NTK) and ANBK so far, but the limit is {limit.kind}; use an MLP, or finite networks"
-        )
+    if isinstance(limit.network, CNN) and isinstance(limit, VGA):
+        raise NotImplementedError("solve serves CNN networks in all limits but VGA; use an MLP, or another limit")
     inputs = checks.inputs("X", X, ndim=limit.network.input_ndim)
     limit.network.check_inputs(inputs.shape)
     targets = checks.targets("y", y, len(inputs))
@@ -352,7 +350,7 @@ def _largest(limit: Limit, X: np.ndarray) -> int:
 
 
 def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarray]:
-    """ANTK: preactivations of the neurons to start from, (n, P) a layer: those of a solution at these inputs, or of a finite network trained on them."""
+    """ANTK: preactivations of the neurons to start from, (n, P) a layer, of a CNN (n, P·S): those of a solution at these inputs, or of a finite network trained on them."""
     if init is None:
         return []
     depth = limit.network.depth
@@ -363,14 +361,21 @@ def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarr
         raise ValueError(f"init must have {depth} hidden layers like the limit's network, but it has {theirs.depth}")
     if init.X.shape[1:] != X.shape[1:]:
         raise ValueError(f"init must have inputs of shape {X.shape[1:]} like X, but they have {init.X.shape[1:]}")
+    counts = limit.network.sites(X.shape)
+    if theirs.sites(X.shape) != counts:
+        raise ValueError(f"init must have {counts} positions in its layers, but it has {theirs.sites(X.shape)}")
     if isinstance(init, Solution):
         with _scope(dtype):
-            return [np.asarray(rows, np.float64).T for rows in init.neurons(X)]
+            return [np.asarray(rows, np.float64).reshape(-1, rows.shape[-1]).T for rows in init.neurons(X)]
     if not np.array_equal(init.X, X):
         raise ValueError("init must have been trained on X, but its inputs are others; only a Solution carries over")
     layers = []
     for layer in range(1, depth + 1):
-        values = [np.asarray(init.density(layer, point)[0], np.float64) for point in range(len(X))]
+        values = [
+            np.asarray(init.density(layer, point, position)[0], np.float64)
+            for point in range(len(X))
+            for position in range(counts[layer - 1])
+        ]
         layers.append(np.stack(values, axis=1))
     return layers
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adakern.benchmarks import flow, flow_known, flow_networks, flow_picture, flow_plain, flow_rows
+from adakern.benchmarks import flow, flow_known, flow_networks, flow_picture, flow_plain, flow_rows, flow_runs
 from adakern.benchmarks.flow_rows import Case, Options, Row, below
 from adakern.errors import ConvergenceError
 
@@ -100,7 +100,7 @@ def test_the_value_of_a_network_is_what_its_flow_lowers():
     run = flow_networks.finite.gradient_flow(
         flow_rows.mlp(1, "linear"), np.ones((1, 1)), np.ones(1), richness=2.0, width=64, time=40.0, precision="float64"
     )
-    assert flow_networks._value(run) == pytest.approx(4 * 0.5**2 / 2 + 1.0, abs=1e-3)
+    assert flow_runs.value(run) == pytest.approx(4 * 0.5**2 / 2 + 1.0, abs=1e-3)
 
 
 def test_a_row_of_the_range_converges_or_says_why(monkeypatch):

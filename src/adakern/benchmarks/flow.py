@@ -25,7 +25,7 @@ CASES: dict[str, Case] = {
     ),
     "certificate": Case(
         f"The duality gap, ReLU, one hidden layer, richness 1; and seconds, without compilation, of {flow_solver.flow_plain.NEURONS} neurons under plain gradient flow to the same gap (or {flow_solver.FINEST:g}), in the best of three fixed steps: the largest is what is stable, smaller ones chatter less at kinks. "
-        "The seconds of that step alone count. On the way its gap is looked at with a small search; where that says it has arrived, with the certificate's own.",
+        "The seconds of that step alone count; where there is a GPU it takes the steps, and their number times the processor's seconds for one counts. On the way its gap is looked at with a small search; where that says it has arrived, with the certificate's own.",
         flow_solver.certificate_settings(),
     ),
     "zero-temperature": Case(

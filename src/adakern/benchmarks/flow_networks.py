@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,18 +20,20 @@ from adakern.benchmarks.flow_rows import (
     apart,
     below,
     cifar,
-    mlp,
     mnist,
     name,
     relative,
     rms,
 )
+from adakern.benchmarks.flow_runs import Ended, ended
 from adakern.benchmarks.truth import REFERENCE
+from adakern.limits import ANTK
 from adakern.metrics import alignment
 from adakern.solution import Solution
 from adakern.solving import solve
 from adakern.trajectories import dynamics as follow
 
+Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # X, y, X_test, y_test
 LEAST = 0.9995  # alignment
 CLOSE = 1e-3  # outputs that are this near are the same, however near the networks are to each other
 # Deeper networks are trained to their end by momentum, at a fraction of the gradients that the adaptive Runge-Kutta pair takes; larger steps chatter at the kinks of ReLU.
@@ -43,76 +45,72 @@ LOWER = 1e-4  # a network's value may be below the theory's by this, relative
 MOMENTS = 12
 
 
-def _trained(
-    options: Options,
-    X: Any,
-    y: Any,
-    X_test: Any,
-    depth: int,
-    activation: str,
-    richness: float,
-    decay: float,
-    **rest: Any,
-) -> finite.Run:
+def _trained(options: Options, limit: ANTK, data: Data, how: dict[str, Any], width: int, seed: int) -> finite.Run:
     # One hidden layer is cheap, and slow where decay is strong: tanh still moves by 1 % per unit of time at 6/decay.
-    length = options.time or (20.0 if options.quick else 60.0 if depth == 1 else 96.0)
-    how = DEEPER[activation] if depth > 1 else {"accuracy": 1e-5}
+    length = options.time or (20.0 if options.quick else 60.0 if limit.network.depth == 1 else 96.0)
+    X, y, X_test, _ = data
     return finite.gradient_flow(
-        mlp(depth, activation),
+        limit.network,
         X,
         y,
-        richness=richness,
-        decay=decay,
-        time=length / decay,
+        richness=limit.richness,
+        decay=limit.decay,
+        width=width,
+        seed=seed,
+        time=length / min(limit.decays),
         X_test=X_test,
         tolerance=1e-6,
         precision="float32",
         throw=False,
         **how,
-        **rest,
     )
 
 
-def _value(run: finite.Run) -> float:
-    r"""$\gamma_0^2\sum_\mu\ell_\mu+\frac1{2N}\sum_\ell\lambda_\ell|W^\ell|^2$ at the end: what gradient flow lowers, per neuron."""
-    s, seen = run.settings, len(run.X)
-    norms = sum(
-        decay * float(np.sum(np.square(w[-1], dtype=np.float64)))
-        for decay, w in zip(s.decays, run.weights, strict=True)
-    )
-    return s.richness**2 * seen * float(run.losses[-1]) + norms / (2 * s.width)
-
-
-def _widths(options: Options) -> list[tuple[int, int]]:
+def _widths(options: Options, widths: tuple[int, int]) -> list[tuple[int, int]]:
     """(width, seed), the widest last."""
     if options.width is not None:
         return [(options.width, 1), (options.width, 0)]
-    small, large = (256, 512) if options.quick else (2048, 8192)
+    small, large = widths
     return [(small, 0), (small, 1), (large, 0)]
+
+
+def networks(
+    options: Options,
+    label: str,
+    limit: ANTK,
+    data: Data,
+    how: dict[str, Any] | None = None,
+    widths: tuple[int, int] = (2048, 8192),
+) -> tuple[list[tuple[int, int]], list[Ended]]:
+    """Width and seed of the networks of a comparison, and where they end."""
+    depth, activation = limit.network.depth, limit.network.activation.name
+    how = how or (DEEPER[activation] if depth > 1 else {"accuracy": 1e-5})
+    sizes = _widths(options, widths)
+    found = []
+    for width, seed in sizes:
+        train = partial(_trained, options, limit, data, how, width, seed)
+        key = f"{label}, N={width}, seed {seed}"
+        found.append(ended(train, limit.network, data[0], options.runs, key, (width, seed) == sizes[-1]))
+    return sizes, found
 
 
 def compare(
     options: Options,
-    source: str,
-    data: Callable[..., Any],
-    points: int,
-    depth: int,
-    activation: str,
-    richness: float,
-    decay: float,
+    label: str,
+    limit: ANTK,
+    data: Data,
+    widths: tuple[int, int],
+    how: dict[str, Any] | None = None,
 ) -> Iterator[Row]:
-    """Kernels, outputs and predictions of the theory beside those of networks of two widths."""
-    X, y, X_test, _ = data(points if not options.quick else min(points, 100), options.tests())
-    theory = _rested(antk(depth, activation, richness, decay), X, y)
+    """Kernels, outputs and predictions of the theory beside those of networks of two widths, which are trained as `how` says."""
+    X, y, X_test, _ = data
+    depth, activation = limit.network.depth, limit.network.activation.name
+    sizes, runs = networks(options, label, limit, data, how, widths)
+    theory = rested(limit, X, y)
     predicted = theory.predict(X_test)
-    label = f"{source} {name(depth, activation, richness, decay)}"
     said = "" if theory.converged else f"theory: {theory.status}"
     least = 0.99 if options.quick else LEAST
-    runs: list[finite.Run] = []
-    sizes = _widths(options)
-    for width, seed in sizes:
-        run = _trained(options, X, y, X_test, depth, activation, richness, decay, width=width, seed=seed)
-        runs.append(run)
+    for (width, seed), run in zip(sizes, runs, strict=True):
         at = f"{label}, N={width}" + (f", seed {seed}" if seed else "")
         judged = (width, seed) == sizes[-1]
         for layer, (ours, theirs) in enumerate(zip(theory.kernels, run.kernels, strict=True), 1):
@@ -128,23 +126,20 @@ def compare(
                 note=note,
                 series=series,
             )
-        state = "stationary" if run.stats["stationary"] else "not stationary"
-        how = (
-            f"{run.stats['method']}, {run.stats['steps']} steps to t = {run.times[-1]:g}, {run.stats['seconds']:.0f} s"
-        )
-        note = f"{state}; {how}" + ("" if run.converged else f"; FAILED: {run.status}")
-        yield Row(f"{at}: motion per unit of time", float(run.stats["rate"] or math.nan), note=note)
+        state = "stationary" if run.facts["stationary"] else "not stationary"
+        note = f"{state}; {run.facts['how']}" + ("" if run.converged else f"; FAILED: {run.facts['status']}")
+        yield Row(f"{at}: motion per unit of time", float(run.facts["rate"]), note=note)
     last, at = runs[-1], f"{label}, N={sizes[-1][0]}"
     if depth > 1 and activation == "relu":
         yield from _own_place(theory, last, at, least)
     own = max(apart(a.fitted, b.fitted) for a, b in itertools.combinations(runs, 2))
     off = apart(theory.fitted, last.fitted)
-    excess = _value(last) / float(theory.stats["objective"]) - 1
+    excess = float(last.facts["value"]) / float(theory.stats["objective"]) - 1
     yield Row(f"{at}: value over the theory's, minus one", excess, f"≥ {-LOWER:g}", excess >= -LOWER)
     series = {"problem": label, "theory": theory.fitted.tolist(), "network": last.fitted.tolist()}
     note = f"networks among each other {own:.2g}; {theory.stats['seconds']:.0f} s for the theory"
     if depth == 1 and activation == "relu":  # convex in f: a value above the least bounds how far from rest outputs are
-        allowed = math.sqrt(2 * max(excess, 0.0) * float(theory.stats["objective"])) / richness
+        allowed = math.sqrt(2 * max(excess, 0.0) * float(theory.stats["objective"])) / limit.richness
         note += f"; its value leaves it {allowed:.2g}"
     yield below(f"{at}: outputs apart, largest", off, max(own, CLOSE), note=note, series=series)
     own = max(
@@ -159,15 +154,15 @@ def compare(
     )
 
 
-def _rested(limit: Any, X: Any, y: Any, **rest: Any) -> Solution:
+def rested(limit: Any, X: Any, y: Any, **rest: Any) -> Solution:
     """Few neurons and many short steps: the processor's work, also where there is a GPU."""
     with jax.default_device(jax.devices("cpu")[0]):
         return solve(limit, X, y, throw=False, **rest)
 
 
-def _own_place(theory: Solution, run: finite.Run, at: str, least: float) -> Iterator[Row]:
+def _own_place(theory: Solution, run: Ended, at: str, least: float) -> Iterator[Row]:
     """Deep ReLU networks have several places to rest: the one that this network is close to, found from its own neurons, and how far that is from what `solve` finds by itself."""
-    place = _rested(theory.limit, theory.X, theory.y, init=run)
+    place = rested(theory.limit, theory.X, theory.y, init=run)
     said = place.status if place.converged else f"NOT converged: {place.status}"
     worth = float(place.stats["objective"]) / float(theory.stats["objective"]) - 1
     yield Row(f"{at}: value of the place it is close to, over the theory's, minus one", worth, note=said)
@@ -190,23 +185,30 @@ def fixture(options: Options) -> Iterator[Row]:
     yield below(f"{label}: 600 test outputs apart, rms", rms(theory.predict(X_test) - ft), CLOSE)
 
 
-def race(options: Options, activation: str, richness: float, decay: float) -> Iterator[Row]:
-    """Losses over time of the dynamics and of networks, each with standard errors over independent ones."""
-    X, y, X_test, y_test = mnist(50, options.tests())
-    copies = options.replicas or (3 if options.quick else 8)
-    neurons = options.width or (512 if options.quick else 4096)
-    times = np.geomspace(0.02, 2.0 if options.quick else 10.0, MOMENTS)
-    limit = antk(1, activation, richness, decay)
+def race(
+    options: Options,
+    label: str,
+    limit: ANTK,
+    data: Data,
+    times: np.ndarray,
+    width: int,
+    copies: int,
+    accuracy: float = 1e-5,
+) -> Iterator[Row]:
+    """Losses over time of the dynamics, to this accuracy, and of networks, each with standard errors over `copies` independent ones of so many neurons, unless the options say otherwise."""
+    X, y, X_test, y_test = data
+    copies, neurons = options.replicas or copies, options.width or width
     tests: dict[str, Any] = {"X_test": X_test, "y_test": y_test}
-    theory = follow(limit, X, y, times, neurons=neurons, replicas=copies, keep=False, **tests)
+    many: dict[str, Any] = {"neurons": neurons, "replicas": copies, "accuracy": accuracy}
+    theory = follow(limit, X, y, times, keep=False, **many, **tests)
     train, test, seconds = [], [], 0.0
     for seed in range(copies):
         run = finite.gradient_flow(
             limit.network,
             X,
             y,
-            richness=richness,
-            decay=decay,
+            richness=limit.richness,
+            decay=limit.decay,
             width=neurons,
             time=float(times[-1]),
             times=times.tolist(),
@@ -220,7 +222,7 @@ def race(options: Options, activation: str, richness: float, decay: float) -> It
         train.append(run.losses[rows])
         test.append(np.asarray(run.test_losses)[rows])
         seconds += float(run.stats["seconds"])
-    label = f"{name(1, activation, richness, decay)}, N={neurons}, {copies} networks"
+    at = f"{label}, N={neurons}, {copies} networks"
     note = f"{theory.stats['seconds']:.0f} s for the theory, {seconds:.0f} s for the networks"
     pairs = (
         ("train", train, theory.train_loss, theory.train_loss_errors),
@@ -231,7 +233,7 @@ def race(options: Options, activation: str, richness: float, decay: float) -> It
         ours, doubt = np.asarray(ours), np.asarray(doubt)
         z = (ours - mean) / np.hypot(error, doubt)
         series = {
-            "problem": name(1, activation, richness, decay),
+            "problem": label,
             "kind": kind,
             "times": times.tolist(),
             "theory": ours.tolist(),
@@ -240,8 +242,8 @@ def race(options: Options, activation: str, richness: float, decay: float) -> It
             "network_error": error.tolist(),
             "z": z.tolist(),
         }
-        yield below(f"{label}: {kind} loss, rms z over {MOMENTS} times", rms(z), 2.0, note=note, series=series)
-        yield below(f"{label}: {kind} loss, largest z", float(np.abs(z).max()), 4.0)
+        yield below(f"{at}: {kind} loss, rms z over {len(times)} times", rms(z), 2.0, note=note, series=series)
+        yield below(f"{at}: {kind} loss, largest z", float(np.abs(z).max()), 4.0)
 
 
 def network_settings() -> dict[str, Setting]:
@@ -259,7 +261,15 @@ def network_settings() -> dict[str, Setting]:
 def _compare(
     options: Options, source: str, data: Any, points: int, problem: tuple[int, str, float, float]
 ) -> Iterator[Row]:
-    return compare(options, source, data, points, *problem)
+    found = data(points if not options.quick else min(points, 100), options.tests())
+    widths = (256, 512) if options.quick else (2048, 8192)
+    return compare(options, f"{source} {name(*problem)}", antk(*problem), found, widths)
+
+
+def _race(options: Options, problem: tuple[int, str, float, float]) -> Iterator[Row]:
+    times = np.geomspace(0.02, 2.0 if options.quick else 10.0, MOMENTS)
+    width, copies = (512, 3) if options.quick else (4096, 8)
+    return race(options, name(*problem), antk(*problem), mnist(50, options.tests()), times, width, copies)
 
 
 def dynamics_settings() -> dict[str, Setting]:
@@ -267,6 +277,6 @@ def dynamics_settings() -> dict[str, Setting]:
     for activation in ("relu", "tanh"):
         for decay in (0.0, 0.1, 1.0):
             for richness in (0.3, 1.0, 3.0) if decay < 1 else (1.0,):
-                key = name(1, activation, richness, decay)
-                found[key] = partial(race, activation=activation, richness=richness, decay=decay)
+                problem = (1, activation, richness, decay)
+                found[name(*problem)] = partial(_race, problem=problem)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -135,16 +136,21 @@ def _losses(axes: Any, rows: Rows) -> None:
     """The test losses of ReLU."""
     held = [row["series"] for row in rows if row["series"].get("kind") == "test"]
     chosen = [s for s in held if "relu" in s["problem"]] or held
+    losses_over_time(axes, chosen, lambda problem: _short(problem).removeprefix("L=1 "))
+    axes.set_title("Dynamics: theory (lines), networks (dots), 2 errors")
+
+
+def losses_over_time(axes: Any, chosen: Rows, label: Callable[[str], str]) -> None:
+    """Losses of theory and networks, as `flow_networks.race` stores them, with two standard errors."""
     for index, series in enumerate(chosen):
         color, style = _COLORS[index % len(_COLORS)], "-"
         times, ours, doubt = (np.asarray(series[key]) for key in ("times", "theory", "theory_error"))
-        axes.plot(times, ours, style, color=color, linewidth=1.2, label=_short(series["problem"]).removeprefix("L=1 "))
+        axes.plot(times, ours, style, color=color, linewidth=1.2, label=label(series["problem"]))
         axes.fill_between(times, ours - 2 * doubt, ours + 2 * doubt, color=color, alpha=0.25, linewidth=0)
         axes.errorbar(
             times, series["network"], 2 * np.asarray(series["network_error"]), fmt="o", color=color, markersize=3
         )
     axes.set(xlabel="time", ylabel="test loss", xscale="log", yscale="log")
-    axes.set_title("Dynamics: theory (lines), networks (dots), 2 errors")
     axes.legend(frameon=False, fontsize="x-small", ncols=1)
 
 

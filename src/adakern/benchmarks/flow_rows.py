@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class Options:
     time: float | None = None  # of the networks, in units of 1/decay
     replicas: int | None = None
     cap: float = 120.0  # seconds for what is raced against
+    runs: Path | None = None  # folder of trained networks
 
     def tests(self) -> int:
         return 100 if self.quick else 600

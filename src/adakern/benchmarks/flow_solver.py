@@ -13,7 +13,7 @@ import numpy as np
 from adakern import finite
 from adakern.benchmarks import flow_plain
 from adakern.benchmarks.adaptive_speed import stopwatch
-from adakern.benchmarks.flow_networks import DEEPER
+from adakern.benchmarks.flow_networks import DEEPER, rested
 from adakern.benchmarks.flow_rows import (
     Options,
     Row,
@@ -41,7 +41,7 @@ def certificate(options: Options, data: Callable[..., Any], points: int, decay: 
     X, y, *_ = data(min(points, 50) if options.quick else points)
     limit = antk(1, "relu", 1.0, decay)
     with stopwatch() as watch:
-        solution = solve(limit, X, y, throw=False)
+        solution = rested(limit, X, y)
     gap = np.inf if solution.certificate is None else float(solution.certificate)
     note = "" if solution.converged else f"NOT converged: {solution.status}"
     yield below(f"{label}: gap relative to the value", gap, GAP, note=note)

@@ -6,8 +6,6 @@ r"""What the lazy limits cost against the matrix products that no implementation
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adakern.benchmarks.timing import Stopwatch
+from adakern.benchmarks.timing import Stopwatch, alone, peak_memory
 from adakern.limits import NNGP, NTK
 from adakern.networks import MLP
 from adakern.precision import scope
@@ -48,12 +46,7 @@ def cases(**sizes: int) -> list[Case]:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run one row in a fresh process and return its numbers."""
-    command = [sys.executable, "-m", "adakern.benchmarks.lazy", json.dumps(asdict(case))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RuntimeError(f"the benchmark of {case.limit} with {case.activation} failed: {last}")
-    return json.loads(done.stdout)
+    return alone("adakern.benchmarks.lazy", asdict(case), f"{case.limit} with {case.activation}")
 
 
 def row(case: Case) -> dict[str, Any]:
@@ -72,7 +65,7 @@ def row(case: Case) -> dict[str, Any]:
     solution = solve(limit, X, y)
     solution.predict(X_new)
     first = time.perf_counter() - started
-    peak, route = _peak_memory(), solution.stats["linear_system"]["route"]
+    peak, route = peak_memory(), solution.stats["linear_system"]["route"]
     with scope("float64"):
         bare = _bare(solution.kernel, X, X_new)
     del solution
@@ -122,21 +115,6 @@ def _bare(kernel: np.ndarray, X: np.ndarray, X_new: np.ndarray) -> Callable[[], 
             return jax.block_until_ready((gram(rows), cholesky(matrix), apply(cross(new, rows), column)))
 
     return run
-
-
-def _peak_memory() -> int:
-    """Most resident memory that this process has had, in bytes."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            for line in file:
-                if line.startswith(
-                    "VmHWM:"
-                ):  # of this program; what getrusage says counts the parent's size at the fork
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 if __name__ == "__main__":

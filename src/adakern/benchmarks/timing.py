@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import resource
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -24,6 +28,39 @@ class Stopwatch:
 
     def __exit__(self, *_: object) -> None:
         self.wall, self.processor = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
+
+
+def alone(module: str, payload: dict[str, Any], what: str) -> dict[str, Any]:
+    """The numbers that `python -m module '{...}'` prints, measured in a process of its own, so that its peak memory is its own too."""
+    # A GPU's memory is taken as it is needed: this process may hold most of it already.
+    surroundings = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    command = [sys.executable, "-m", module, json.dumps(payload)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"the benchmark of {what} failed: {last}")
+    return json.loads(done.stdout)
+
+
+def peak_memory() -> int:
+    """Most resident memory that this process has had, in bytes."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                # Of this program; what getrusage says counts the parent's size at the fork.
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def device_memory() -> int | None:
+    """Most memory that arrays have taken on this process's accelerator, in bytes; None where there is none."""
+    device = jax.devices()[0]
+    stats = None if device.platform == "cpu" else device.memory_stats()
+    return None if not stats else int(stats.get("peak_bytes_in_use", 0)) or None
 
 
 def machine() -> dict[str, Any]:

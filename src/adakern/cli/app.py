@@ -12,6 +12,7 @@ from adakern._version import __version__
 from adakern.cli import (
     bench,
     bench_adaptive,
+    bench_cnn,
     bench_exact,
     bench_flow,
     bench_networks,
@@ -45,6 +46,7 @@ for module, name in (
     (bench_adaptive, "adaptive"),
     (bench_exact, "exact"),
     (bench_flow, "flow"),
+    (bench_cnn, "cnn"),
 ):
     benches.command(name, epilog=f"Example: {module.EXAMPLE}")(one_line(module.run))
 app.add_typer(benches, name="bench", epilog=f"Example: {bench.EXAMPLE}")

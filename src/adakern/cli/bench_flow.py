@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from adakern.cli import sheets
 
 EXAMPLE = "adakern bench flow --quick --only one-point"
-
-_HEADER = ("setting", "measured", "error", "bar", "holds?", "note")
-_TEXT = ("setting", "bar", "holds?", "note")  # columns aligned to the left
-_LEGEND = "Rows without a verdict inform. Errors are standard errors. Theory is in float64, networks in float32; seconds include compilation where not said otherwise."
 
 
 def run(
@@ -24,6 +20,9 @@ def run(
     length: Annotated[float | None, typer.Option("--time", min=0, help="Theirs to train, in 1/decay.")] = None,
     replicas: Annotated[int | None, typer.Option(min=2, help="dynamics: networks.")] = None,
     cap: Annotated[float, typer.Option(min=1, help="Most seconds for what is raced against.")] = 120.0,
+    runs: Annotated[
+        Path | None, typer.Option(help="networks: keep them in this folder, and take from it what it has.")
+    ] = None,
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing: tables and picture of --numbers.")] = False,
     markdown: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
     numbers: Annotated[
@@ -36,24 +35,6 @@ def run(
     from adakern.benchmarks import flow, flow_picture
     from adakern.benchmarks.flow_rows import Options
 
-    book = sheets.Book(
-        "adakern bench flow",
-        "Gradient flow with weight decay",
-        _LEGEND,
-        "These are quick runs, of small problems and networks.",
-        "the checks",
-        flow.CASES,
-        lambda case: _HEADER,
-        lambda case, row: _cells(row),
-        flow_picture.draw,
-        _TEXT,
-    )
+    book = sheets.row_book("adakern bench flow", "Gradient flow with weight decay", flow.CASES, flow_picture.draw)
     asked = sheets.Request(quick, only, markdown, numbers, picture, as_json)
-    sheets.run_book(book, asked, Options(quick, width, length or None, replicas, cap), setting, draw)
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    holds = {True: "yes", False: "NO", None: ""}[row["ok"]]
-    measured = "" if row["measured"] is None else f"{row['measured']:.5g}"
-    error = "" if row["error"] is None else f"{row['error']:.2g}"
-    return row["setting"], measured, error, row["bar"], holds, row["note"]
+    sheets.run_book(book, asked, Options(quick, width, length or None, replicas, cap, runs), setting, draw)

@@ -227,10 +227,26 @@ class Book:
     wide: tuple[str, ...] = ()  # columns for the page alone
 
 
+_ROW_HEADER = ("setting", "measured", "error", "bar", "holds?", "note")
+_ROW_LEGEND = "Rows without a verdict inform. Errors are standard errors. Theory is in float64, networks in float32; seconds include compilation where not said otherwise."
+
+
+def row_book(command: str, title: str, cases: Mapping[str, Case], draw: Callable[[dict[str, list[Any]]], Any]) -> Book:
+    """A book whose cases all give one number a row (`benchmarks.flow_rows.Row`)."""
+    small = "These are quick runs, of small problems and networks."
+    text = ("setting", "bar", "holds?", "note")
+    return Book(command, title, _ROW_LEGEND, small, "the checks", cases, lambda _: _ROW_HEADER, _row_cells, draw, text)
+
+
+def _row_cells(case: str, row: dict[str, Any]) -> tuple[str, ...]:
+    holds = {True: "yes", False: "NO", None: ""}[row["ok"]]
+    measured = "" if row["measured"] is None else f"{row['measured']:.5g}"
+    error = "" if row["error"] is None else f"{row['error']:.2g}"
+    return row["setting"], measured, error, row["bar"], holds, row["note"]
+
+
 def run_book(book: Book, asked: Request, options: Any, setting: str, draw: bool) -> None:
     """Run the settings whose name contains `setting`, or none of them to draw, put them among those that a file of numbers holds, and show all."""
-    from adakern.benchmarks import timing
-
     _check(asked, book.cases)
     numbers = asked.numbers
     if draw and (numbers is None or not numbers.exists()):
@@ -245,13 +261,12 @@ def run_book(book: Book, asked: Request, options: Any, setting: str, draw: bool)
         for key, measure in settings.items():
             if sys.stderr.isatty():
                 typer.echo(f"{name}: {key} ...", err=True)
-            started = time.perf_counter()
-            part = {"case": name, "setting": key, "quick": asked.quick, "command": command}
-            part |= {"rows": [row if isinstance(row, dict) else row.plain() for row in measure(options)]}
-            part |= {"seconds": time.perf_counter() - started, "machine": timing.machine()}
-            parts = _merged(parts, plain(part), book.cases)
-            if numbers is not None:
-                _write(json.dumps({"parts": parts}, indent=1, allow_nan=False) + "\n", numbers)
+            place = {"case": name, "setting": key, "quick": asked.quick, "command": command}
+            held = parts
+            for part in _growing(place, measure(options)):
+                parts = _merged(held, part, book.cases)
+                if numbers is not None:
+                    _write(json.dumps({"parts": parts}, indent=1, allow_nan=False) + "\n", numbers)
     rows = [row for part in parts for row in part["rows"] if row["ok"] is not None]
     facts = {"parts": parts, "passed": sum(row["ok"] for row in rows), "judged": len(rows)}
     if asked.picture is not None:
@@ -267,13 +282,30 @@ def run_book(book: Book, asked: Request, options: Any, setting: str, draw: bool)
         raise typer.Exit(1)
 
 
+def _growing(place: dict[str, Any], rows: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """A setting's part after each of its rows, so that a run that is killed keeps what it has, and at its end."""
+    started = time.perf_counter()
+    part: dict[str, Any] = {**place, "rows": [], "whole": False}
+    for row in rows:
+        part["rows"].append(plain(row if isinstance(row, dict) else row.plain()))
+        yield _timed(part, started)
+    del part["whole"]
+    yield _timed(part, started)
+
+
+def _timed(part: dict[str, Any], started: float) -> dict[str, Any]:
+    from adakern.benchmarks import timing
+
+    return plain({**part, "seconds": time.perf_counter() - started, "machine": timing.machine()})
+
+
 def _command(command: str, options: Any, only: list[str], setting: str) -> str:
     """The command that gives these numbers, without the files."""
     words = [command, *(["--quick"] if options.quick else [])]
     words += [f"--only {name}" for name in only] + ([f'--setting "{setting}"'] if setting else [])
     for name, default in type(options)().__dict__.items():
         value = getattr(options, name)
-        if name != "quick" and value != default:
+        if name not in ("quick", "runs") and value != default:
             words.append(f"--{name} {value:g}")
     return " ".join(words)
 
@@ -289,9 +321,12 @@ def _parts(path: Path | None, quick: bool | None) -> list[dict[str, Any]]:
 
 
 def _merged(parts: list[dict[str, Any]], fresh: dict[str, Any], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
-    """The parts with a fresh one in its place, in the order of the cases."""
+    """The parts with a fresh one in its place, in the order of the cases. One that is not whole does not displace one that is."""
     places = [(name, key) for name, case in cases.items() for key in case.settings]
-    held = {(part["case"], part["setting"]): part for part in [*parts, fresh]}
+    held = {(part["case"], part["setting"]): part for part in parts}
+    place = fresh["case"], fresh["setting"]
+    if fresh.get("whole", True) or not held.get(place, {"whole": False}).get("whole", True):
+        held[place] = fresh
     return [held[place] for place in places if place in held]
 
 
@@ -319,7 +354,15 @@ def _print_book(book: Book, facts: dict[str, Any]) -> None:
             cells = book.cells(name, row)
             table.add_row(*(Text(cells[i]) for i in kept))  # brackets are no markup
         console.print(table)
+        for text in _cut(parts):
+            console.print(text)
     console.print(f"{facts['passed']} of {facts['judged']} judged rows hold")
+
+
+def _cut(parts: list[dict[str, Any]]) -> list[str]:
+    """What was not run to its end."""
+    names = [part["setting"] for part in parts if not part.get("whole", True)]
+    return [f"Cut short: {', '.join(names)}."] if names else []
 
 
 def _page(book: Book, facts: dict[str, Any], picture: Path | None, target: Path) -> str:
@@ -339,5 +382,5 @@ def _page(book: Book, facts: dict[str, Any], picture: Path | None, target: Path)
         for row in (row for part in parts for row in part["rows"]):
             lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in book.cells(name, row)) + " |"]
         machines = dict.fromkeys(f"Machine: {_host(part['machine'])}." for part in parts)
-        lines += ["", " ".join(machines), ""]
+        lines += ["", " ".join([*machines, *_cut(parts)]), ""]
     return "\n".join(lines).rstrip() + "\n"

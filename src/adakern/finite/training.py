@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import chebyshev, losses, memory
+from adakern import chebyshev, losses, memory, momentum
 from adakern._version import __version__
 from adakern.checkpoints import Checkpoint, Content
 from adakern.finite import coordinates, measure, model, sampler
@@ -22,6 +22,7 @@ from adakern.finite.checkpoint import Recorded, identity
 from adakern.finite.inputs import Inputs
 from adakern.finite.model import Model, Weights
 from adakern.finite.run import Run, Settings, first_weights, snapshot
+from adakern.momentum import Rolling
 from adakern.networks import Network
 from adakern.progress import Progress
 
@@ -31,7 +32,6 @@ _RECORDS = 64  # moments at which the loss is recorded
 # Step × fastest rate: explicit third order is stable below 2.5, and a stable step lets stiff modes die out instead of chattering.
 _REACH = 2.0
 _DESCENT = 0.5  # the same for gradient descent, stable below 2
-_INERTIA = 0.01  # of momentum, in time, over the time that has passed
 _MOST_STEPS = 2**24  # between two moments
 
 
@@ -120,28 +120,10 @@ def _descend(net: Model, problem: Problem, weights: Weights, step: Array, count:
 
 
 @functools.partial(jax.jit, static_argnames=("net",))
-def _roll(
-    net: Model, problem: Problem, weights: Weights, drift: Weights, step: Array, time: Array, end: Array
-) -> tuple[Weights, Weights, Array]:
-    r"""Descent with momentum from one time to another; how many steps it took.
-
-    $\tau\ddot W+\dot W=v(W)$ is the flow itself up to the inertia $\tau$, which grows with the time passed, and lets steps grow with it: $h=\sqrt{2\eta\tau}$ is stable where descent by
-    $\eta$ is, and trembles at kinks as little.
-    """
-
-    def going(state: tuple[Weights, Weights, Array, Array]) -> Array:
-        return state[2] < end
-
-    def one(state: tuple[Weights, Weights, Array, Array]) -> tuple[Weights, Weights, Array, Array]:
-        weights, drift, time, count = state
-        inertia = _INERTIA * time
-        length = jnp.minimum(jnp.maximum(step, jnp.sqrt(2 * step * inertia)), jnp.maximum(end - time, 1e-6 * end))
-        share = length / (length + jnp.where(inertia > step, inertia, 0.0))
-        drift = tuple(d + share * (v - d) for d, v in zip(drift, _velocity(net, problem, weights), strict=True))
-        return tuple(w + length * d for w, d in zip(weights, drift, strict=True)), drift, time + length, count + 1
-
-    weights, drift, _, count = jax.lax.while_loop(going, one, (weights, drift, time, jnp.asarray(0)))
-    return weights, drift, count
+def _roll(net: Model, problem: Problem, rolling: Rolling, step: Array, end: Array) -> Rolling:
+    return momentum.advance(
+        functools.partial(_velocity, net, problem), rolling, step, end, jnp.asarray(_MOST_STEPS, jnp.int32)
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("net",))
@@ -318,9 +300,10 @@ class Task:
         now, end = (float(t) for t in self.grid[record.index : record.index + 2])
         step = jnp.asarray(record.step, dtype)
         if self.plan.method == "momentum":
-            state = record.weights, record.drift, step, jnp.asarray(now, dtype), jnp.asarray(end, dtype)
-            record.weights, record.drift, taken = _roll(self.net, self.problem, *state)
-            count, fade = int(taken), math.exp(-rate * (end - now))
+            rolling = Rolling(record.weights, record.drift, jnp.asarray(now, dtype), jnp.zeros((), jnp.int32))
+            rolling = _roll(self.net, self.problem, rolling, step, jnp.asarray(end, dtype))
+            record.weights, record.drift = rolling.state, rolling.drift
+            count, fade = int(rolling.steps), math.exp(-rate * (end - now))
         else:
             count = max(0, round(end / record.step) - record.steps)
             record.weights = _descend(self.net, self.problem, record.weights, step, jnp.asarray(count))

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import inputs, losses, precision
-from adakern.limits import flow_gap, resting, unit_search
+from adakern.limits import flow_gap, resting, sites, unit_search
 from adakern.limits.base import Answer, relative
+from adakern.networks import CNN
 
 if TYPE_CHECKING:
     from adakern.limits.antk import ANTK
@@ -34,20 +35,23 @@ def audit(limit: ANTK, X: np.ndarray, y: np.ndarray, answer: Answer) -> tuple[fl
         s = np.asarray(answer.kernels[-1], np.float64) @ delta / limit.decays[-1]
         made = np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s)))
         linked = np.asarray(loss.link(jnp.asarray(s)))
+    where, depth = sites.of(limit.network, X.shape), limit.network.depth
     layers = [
-        resting.Neurons(w, p, np.asarray(t, np.float64)) for w, p, t in zip(shares, phi, answer.slopes, strict=True)
+        resting.Neurons(w, p, np.asarray(t, np.float64), where.pool_of(layer, depth))
+        for layer, (w, p, t) in enumerate(zip(shares, phi, answer.slopes, strict=True))
     ]
     over = points.add(delta)
-    rest = resting.recursion(layers, over, limit.richness, limit.decays)
-    below = [inputs.input_kernel(limit.network, X[points.first]), *rest.kernels]
+    rest = resting.recursion(layers, over, limit.richness, limit.decays, where)
+    below = resting.inflow(layers, inputs.features(limit.network, X[points.first]), where)
+    picks = [where.over(points, layer, depth).pick for layer in range(depth)]
     kinked = activation.name == "relu"
     parts: dict[str, Any] = {
         "readout": relative(delta - made, y),
         "outputs": relative(answer.fitted - linked, y),
-        "kernels": [relative(points.pick(a) - b, b) for a, b in zip(answer.kernels, rest.kernels, strict=True)],
+        "kernels": [relative(pick(a) - b, b) for pick, a, b in zip(picks, answer.kernels, rest.kernels, strict=True)],
         "fields": [
-            _weighted(h - b @ kernel, h, w)
-            for h, b, kernel, w in zip(fields, rest.coefficients, below, shares, strict=False)
+            _weighted(h - (b @ rows) @ rows.T, h, w)
+            for h, b, rows, w in zip(fields, rest.coefficients, below, shares, strict=True)
         ],
         "slopes": [_slopes(h, n.slopes, p, kinked) for h, n, p in zip(fields, layers, prime, strict=True)],
     }
@@ -102,14 +106,19 @@ def _certificate(
         weights = np.linalg.lstsq(root, fields.T, rcond=None)[0].T
         features = np.asarray(limit.network.activation(jnp.asarray(weights @ root.T)))
         over = points.add(delta)
-        readouts = limit.richness / limit.decays[1] * features @ over
-        lengths = np.linalg.norm(weights, axis=1)
-        norm = float(np.sum(neurons.weights * lengths * np.linalg.norm(readouts, axis=1))) / limit.richness
-        s = ((neurons.weights[:, None] * features).T @ readouts / limit.richness)[points.member]
+        pool, count = neurons.pool, len(features)
+        rows = pool.rows(features)
+        readouts = limit.richness / limit.decays[1] * rows @ over
+        lengths, sizes = np.linalg.norm(weights, axis=1), np.linalg.norm(readouts.reshape(count, -1), axis=1)
+        norm = float(np.sum(neurons.weights * lengths * sizes)) / limit.richness
+        own = np.repeat(neurons.weights, len(rows) // count)
+        s = ((own[:, None] * rows).T @ readouts / limit.richness)[points.member]
         key = jax.random.key(_KEY)
-        signal = points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s))))
-        starts = np.asarray(unit_search.default_starts(root, signal, _SEEDS, key))
+        signal = pool.factor(points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s)))))
+        many = unit_search.images_starts(root, signal) if isinstance(limit.network, CNN) else _SEEDS
+        starts = np.asarray(unit_search.default_starts(root, signal, many, key))
         starts = np.concatenate([starts, weights[lengths > 0] / lengths[lengths > 0][:, None]])
         numbers: dict[str, Any] = {"cost": norm, "price": price, "starts": starts, "key": key, "errors": delta}
-        gap = flow_gap.gap(loss, limit.network.activation, root[points.member], y, s, **numbers)
+        every = root.reshape(len(points.first), -1)[points.member].reshape(-1, root.shape[1])
+        gap = flow_gap.gap(loss, limit.network.activation, every, y, s, **numbers, pool=pool)
     return {"certificate": gap.relative, "value": gap.primal, "largest_pull": gap.largest}

@@ -19,11 +19,13 @@ from jaxtyping import Array
 
 from adakern.activations import Activation
 from adakern.limits import unit_search
+from adakern.limits.sites import Pool
 from adakern.losses import Loss, Squared
 
 _GOLDEN = (np.sqrt(5) - 1) / 2
 _SECTIONS = 80  # of an interval: to rounding
 _DOUBLINGS = 60
+_POINTS = Pool()
 
 
 class Gap(NamedTuple):
@@ -91,23 +93,25 @@ def gap(
     starts: Any,
     key: Array,
     errors: Any = None,
+    pool: Pool = _POINTS,
 ) -> Gap:
     r"""The gap with $\Delta$ the errors of the outputs, and the strongest pull that `unit_search.hardest` finds from `starts`.
 
     Args:
         loss, y, outputs, cost, price: see `measured`.
         activation: homogeneous of degree one.
-        root: $A$, (P, r), $AA^\top=\Phi^0$, one row for each row of `y`.
+        root: $A$, (P, r), $AA^\top=\Phi^0$, one row for each row of `y`; of a CNN one for each of its positions.
         starts: (S, r), such as `unit_search.default_starts` and the neurons themselves.
         key: for its hops.
         errors: another $\Delta$, (P, C), which is a dual point as well; the better one counts.
+        pool: what a CNN's readout does with positions.
 
     Called inside `precision.scope`.
     """
     tried = []
     for delta in (loss.error(jnp.asarray(y), jnp.asarray(outputs)), errors):
         if delta is not None:
-            found = unit_search.hardest(activation, root, delta, starts, key)
+            found = unit_search.hardest(activation, root, pool.factor(np.asarray(delta)), starts, key)
             pull, direction = float(found.values[0]), found.directions[0]
             tried.append(measured(loss, y, outputs, delta, cost, price, pull, direction))
     return max(tried, key=lambda one: one.dual)

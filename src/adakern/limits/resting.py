@@ -7,27 +7,41 @@ $$q^\ell=\varphi'(h^\ell)\circ\tfrac{\gamma_0}{\lambda_\ell}Q^{\ell+1}\varphi(h^
 $q^\ell_\mu=\sum_c\Delta_{\mu c}g^{\ell,c}_\mu$ is the gradient field weighted with the errors, so that nothing here has output indices; with one output $q=\Delta\circ g$ and
 $Q^\ell=\Delta\Delta^\top\circ G^\ell$. At the kink of ReLU $\varphi'$ is whatever number in $[0,1]$ makes $h=\Phi b$ hold.
 
+Neurons of a CNN have fields over (point, position). With $S_b$ the shift by a place $b$ of a window and $R$ what the readout makes of positions,
+$\Phi^{\ell}$ becomes $\sum_bS_b\Phi^\ell S_b^\top$ below a layer, $Q^{\ell+1}$ becomes $\sum_bS_b^\top Q^{\ell+1}S_b$ above it, and $R^\top\Delta\Delta^\top R$ at the last.
+
 The middle equation says at once how a neuron extends to new points, $h^\ell(x)=\Phi^{\ell-1}(x)^\top b^\ell$: weights outside the span of the training features have decayed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from adakern.limits.sites import POINTS, Pool, Sites
+
 
 class Neurons(NamedTuple):
-    """The neurons of one layer at distinct training points."""
+    """The neurons of one layer at distinct training points, of a CNN at their positions."""
 
     weights: np.ndarray  # (n,), their shares of the layer
     features: np.ndarray  # φ(h), (n, P)
     slopes: np.ndarray  # φ'(h), (n, P)
+    pool: Pool = Pool()  # what the readout does with positions, at the last layer
+
+    @property
+    def rows(self) -> np.ndarray:
+        """√w φ over points, whose products add up to the kernel."""
+        pooled: np.ndarray = self.pool.rows(np.sqrt(self.weights)[:, None] * self.features)
+        return pooled
 
     @property
     def kernel(self) -> np.ndarray:
-        return gram(self.weights, self.features)
+        rows = self.rows
+        product: np.ndarray = rows.T @ rows
+        return product
 
 
 @dataclass(frozen=True)
@@ -54,23 +68,34 @@ def gram(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return product
 
 
-def recursion(layers: list[Neurons], errors: np.ndarray, richness: float, decays: tuple[float, ...]) -> Rest:
+def _pulled(neurons: Neurons, features: np.ndarray, pressure: np.ndarray, layer: int, last: bool, where: Sites) -> Any:
+    """Features times what stands above them, through the readout or the windows."""
+    if last:
+        return neurons.pool.transpose(neurons.pool.rows(features) @ pressure, len(features))
+    return where.scatter(layer - 1, where.gather(layer - 1, features).T @ pressure)
+
+
+def recursion(
+    layers: list[Neurons], errors: np.ndarray, richness: float, decays: tuple[float, ...], where: Sites = POINTS
+) -> Rest:
     r"""From the top; `errors` is $\Delta$ summed over equal points, (P, C)."""
     pressure = errors @ errors.T
     pressures, fields, coefficients = [], [], []
     for layer in range(len(layers), 0, -1):
         neurons = layers[layer - 1]
         pressures.append(pressure)
-        field = neurons.slopes * (richness / decays[layer] * neurons.features @ pressure)
+        scaled = richness / decays[layer] * neurons.features
+        field = neurons.slopes * _pulled(neurons, scaled, pressure, layer, layer == len(layers), where)
         fields.append(field)
         coefficients.append(richness / decays[layer - 1] * field)
-        pressure = gram(neurons.weights, field)
+        if layer > 1:
+            pressure = gram(neurons.weights, field)
     kernels = tuple(neurons.kernel for neurons in layers)
     return Rest(kernels, tuple(pressures[::-1]), tuple(fields[::-1]), tuple(coefficients[::-1]))
 
 
 def gradients(
-    layers: list[Neurons], errors: np.ndarray, richness: float, decays: tuple[float, ...]
+    layers: list[Neurons], errors: np.ndarray, richness: float, decays: tuple[float, ...], where: Sites = POINTS
 ) -> list[np.ndarray]:
     r"""Gradient fields $g^1..g^L$ of a network with one output, (n, P) each: $g^\ell=\varphi'\circ z^\ell$, $z^\ell_\mu=\frac{\gamma_0}{\lambda_\ell}\sum_\nu\Delta_\nu\varphi_\nu G^{\ell+1}_{\mu\nu}$.
 
@@ -80,10 +105,44 @@ def gradients(
     found = []
     for layer in range(len(layers), 0, -1):
         neurons = layers[layer - 1]
-        field = neurons.slopes * (richness / decays[layer] * (neurons.features * errors[None, :]) @ above)
+        own = np.repeat(errors, where.count(layer - 1))
+        scaled = richness / decays[layer] * (neurons.features * own[None, :])
+        field = neurons.slopes * _pulled(neurons, scaled, above, layer, layer == len(layers), where)
         found.append(field)
-        above = gram(neurons.weights, field)
+        if layer > 1:
+            above = gram(neurons.weights, field)
     return found[::-1]
+
+
+def inflow(layers: list[Neurons], rows: np.ndarray, where: Sites = POINTS) -> list[np.ndarray]:
+    """What each layer takes in, (P·S_ℓ, inputs): rows of inputs with $\\Phi^0$ as their products, and √w φ of the layer below through the windows."""
+    scaled = [np.sqrt(n.weights)[:, None] * n.features for n in layers[:-1]]
+    return [rows, *(where.gather(layer, values) for layer, values in enumerate(scaled))]
+
+
+def summed_tangent(
+    layers: list[Neurons],
+    rows: np.ndarray,
+    errors: np.ndarray,
+    richness: float,
+    decays: tuple[float, ...],
+    where: Sites = POINTS,
+) -> np.ndarray:
+    r"""$K_{\mu\nu}=\Phi^L_{\mu\nu}+\sum_\ell\sum_iw_i\,\partial_is_\mu\cdot\partial_is_\nu$, neuron by neuron: nothing over pairs of positions is formed."""
+    total = layers[-1].kernel
+    fields = gradients(layers, errors, richness, decays, where)
+    for neurons, below, field in zip(layers, inflow(layers, rows, where), fields, strict=True):
+        for share, own in zip(neurons.weights, field, strict=True):
+            slope = derivatives(own, below, len(errors))
+            total += share * (slope @ slope.T)
+    return total
+
+
+def derivatives(gradient: np.ndarray, below: np.ndarray, points: int) -> np.ndarray:
+    r"""$\partial s_\mu/\partial W$ of one neuron, up to factors: $\sum_ag_{\mu a}\,$`below`$_{\mu a}$, (P, inputs), from $g$, (P·S,)."""
+    product = (gradient[:, None] * below).reshape(points, -1, below.shape[1])
+    total: np.ndarray = product.sum(axis=1)
+    return total
 
 
 def tangent(kernels: list[np.ndarray], gradient_kernels: list[np.ndarray]) -> np.ndarray:

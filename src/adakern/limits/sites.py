@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,21 +21,23 @@ from jaxtyping import Array
 from adakern.inputs import Distinct
 from adakern.networks import CNN, Network
 
+_Rows = TypeVar("_Rows", Array, np.ndarray)
+
 
 class Pool(NamedTuple):
-    """What the readout does with the positions of the last layer. Hashable, to be compiled in."""
+    """What the readout does with the positions of the last layer, for arrays of jax and of numpy. Hashable, to be compiled in."""
 
     sites: int = 1
     mean: bool = False
 
-    def rows(self, features: Array) -> Array:
+    def rows(self, features: _Rows) -> _Rows:
         """Features (..., neurons, P·S) as rows over points whose products add up to the kernel: (..., neurons·S, P), or (..., neurons, P) of a mean."""
         if self.sites == 1:
             return features
         split = features.reshape(*features.shape[:-1], -1, self.sites)
         if self.mean:
-            return jnp.mean(split, axis=-1)
-        rows = jnp.swapaxes(split, -1, -2)
+            return split.mean(axis=-1)
+        rows = split.swapaxes(-1, -2)
         return rows.reshape(*features.shape[:-2], -1, split.shape[-2])
 
     def totals(self, values: Array, neurons: int) -> Array:
@@ -44,16 +46,26 @@ class Pool(NamedTuple):
             return values
         return jnp.sum(values.reshape(*values.shape[:-1], neurons, -1), axis=-1)
 
-    def transpose(self, rows: Array, neurons: int) -> Array:
+    def transpose(self, rows: _Rows, neurons: int) -> _Rows:
         """The transpose of `rows` for (rows, P): (neurons, P·S)."""
         if self.sites == 1:
             return rows
         points = rows.shape[-1]
         if self.mean:
-            wide = jnp.broadcast_to(rows[..., None] / self.sites, (neurons, points, self.sites))
+            wide = (rows / self.sites)[..., None].repeat(self.sites, axis=-1)
         else:
-            wide = jnp.swapaxes(rows.reshape(neurons, self.sites, points), -1, -2)
+            wide = rows.reshape(neurons, self.sites, points).swapaxes(-1, -2)
         return wide.reshape(neurons, points * self.sites)
+
+    def factor(self, errors: np.ndarray) -> np.ndarray:
+        r"""$F$ over (point, position) with $|F^\top\varphi|$ the pull of errors $\Delta$, (P, C), on a neuron: (P·S, S·C), $\Delta_{\mu c}\delta_{aa'}$, or (P·S, C) of a mean."""
+        if self.sites == 1:
+            return errors
+        if self.mean:
+            return np.repeat(errors / self.sites, self.sites, axis=0)
+        return np.kron(errors[:, None, None, :], np.eye(self.sites)[None, :, :, None]).reshape(
+            len(errors) * self.sites, -1
+        )
 
 
 class Over(NamedTuple):
@@ -144,6 +156,45 @@ class Sites:
         padded = np.concatenate([split, np.zeros((len(split), 1, kernel.shape[1]), kernel.dtype)], axis=1)
         return [padded[:, tap].reshape(-1, kernel.shape[1]) for tap in self.taps[layer].T]
 
+    def places_of(self, layer: int) -> int:
+        """Places in a window above `layer`."""
+        return self.taps[layer].shape[1] if self.taps else 1
+
+    def gather(self, layer: int, features: _Rows) -> _Rows:
+        """Features (n, P·S_ℓ) as the windows above `layer` take them in: (P·S_{ℓ+1}, n·B), the places of a neuron's window side by side."""
+        if not self.taps:
+            return features.T
+        taps, count = self.taps[layer], self.count(layer)
+        split = features.reshape(len(features), -1, count)
+        library: Any = jnp if isinstance(features, jax.Array) else np
+        padded: _Rows = library.pad(split, ((0, 0), (0, 0), (0, 1)))  # zeros at -1
+        return padded[:, :, taps].transpose(1, 2, 0, 3).reshape(split.shape[1] * len(taps), -1)
+
+    def scatter(self, layer: int, rows: np.ndarray) -> np.ndarray:
+        """The transpose of `gather`: (n·B, P·S_{ℓ+1}) to (n, P·S_ℓ)."""
+        if not self.taps:
+            return rows
+        places = self._placed(layer, rows.reshape(-1, self.taps[layer].shape[1], rows.shape[1]))
+        return places.sum(axis=1)
+
+    def places(self, layer: int, rows: np.ndarray) -> np.ndarray:
+        """Rows of the layer above, (n, P·S_{ℓ+1}), as each place of a window below meets them: (P·S_ℓ, n·B), so that products with features below are those of `gather` with the rows."""
+        if not self.taps:
+            return rows.T
+        size = self.taps[layer].shape[1]
+        spread = np.broadcast_to(rows[:, None, :], (len(rows), size, rows.shape[1]))
+        placed = self._placed(layer, spread)
+        return placed.reshape(-1, placed.shape[2]).T
+
+    def _placed(self, layer: int, rows: np.ndarray) -> np.ndarray:
+        """Rows (n, B, P·S_{ℓ+1}), each moved back by its place: (n, B, P·S_ℓ)."""
+        taps, count = self.taps[layer], self.count(layer)
+        split = rows.reshape(*rows.shape[:2], -1, len(taps))
+        result = np.zeros((*split.shape[:3], count + 1), rows.dtype)
+        for place, tap in enumerate(taps.T):  # no position twice, but for what lies outside
+            result[:, place, :, tap] = split[:, place].transpose(2, 0, 1)
+        return result[..., :count].reshape(*rows.shape[:2], -1)
+
     def cross(self, layer: int, kernel: Array) -> Array:
         """The same sum for a kernel between some images and the training points, (n, S, P·S) to (n, S', P·S')."""
         if not self.taps:
@@ -155,9 +206,12 @@ class Sites:
         return jnp.asarray(total).reshape(len(kernel), len(taps), -1)
 
 
+POINTS = Sites()  # one position everywhere: an MLP
+
+
 def of(network: Network, shape: tuple[int, ...]) -> Sites:
     """The positions of a network for inputs of this shape, the points' own axis included."""
-    return Sites(network, tuple(shape[1:])) if isinstance(network, CNN) else Sites()
+    return Sites(network, tuple(shape[1:])) if isinstance(network, CNN) else POINTS
 
 
 def _windows(taps: np.ndarray, count: int, kernel: Array) -> Array:

@@ -25,16 +25,19 @@ from adakern.activations import Activation
 from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, unit
 
 _CLIMBS = 30  # steps of a start before it is settled to rounding
-_RIDGES = 200  # the same with several outputs
-_STALLED = 2  # steps without a rise after which it is
+_RIDGES, _STRETCH = 200, 10  # the same with several outputs; after how many those that still rise go on alone
+_STALLED, _PATIENT = 2, 3  # steps without a rise after which it is, and with several outputs
 _RISE = 1e-6  # relative: what counts as one
 _INNER = 10  # accelerated gradient steps on a box problem between steps of its start; it goes on where it stopped
+_DEEPER = 40  # the same with several outputs
 _LONGER = (2.0, 4.0, 8.0, 16.0, 32.0)  # times a step, tried where there are several outputs
-_BATCH = 64  # starts at once: enough for a matrix product to be a fast one
+_BATCH, _REST = 64, 16  # starts at once: enough for a matrix product to be a fast one; and where few are left
 _ROUNDS = 6  # of `hardest`, at most
 _HOP = 0.5  # length of its hops
 _PARENTS = 16  # from which it hops
 _HOPS = 64  # in a round
+_MANY = (32, 2048)  # starts over windows of images, at least and at most, and
+_WORK = 3e7  # the numbers that all of them together go through in a product
 _FEW = 4  # times that each maximum was found on average: then these are all, or nearly
 
 
@@ -148,11 +151,19 @@ def _sorted(found: Found) -> Found:
 
 def _distinct(found: Found) -> np.ndarray:
     """The directions found, the best first, each once."""
-    kept: list[np.ndarray] = []
-    for u in np.asarray(found.directions, np.float64):
-        if not kept or float(np.max(np.stack(kept) @ u)) < 1 - _RISE:
-            kept.append(u)
-    return np.stack(kept)
+    directions = np.asarray(found.directions, np.float64)
+    kept, count = np.empty_like(directions), 0
+    for u in directions:
+        if float(np.max(kept[:count] @ u, initial=-1.0)) < 1 - _RISE:
+            kept[count] = u
+            count += 1
+    return kept[:count]
+
+
+def images_starts(root: Any, factor: Any) -> int:
+    """How many starts a search over windows of images begins from: patches are many and of few dimensions, and so are maxima; but for many images each start takes long."""
+    work = root.shape[0] * (root.shape[1] + factor.shape[1])
+    return int(np.clip(_WORK / work, *_MANY))
 
 
 def default_starts(root: Any, factor: Any, count: int, key: Array) -> np.ndarray:
@@ -232,12 +243,23 @@ def _climb(task: Task, starts: np.ndarray, dtype: np.dtype[Any]) -> tuple[np.nda
     arrays = [jnp.asarray(part, dtype) for part in (task.rows, task.factor, task.line, task.bend, steepest)]
     most = min(_BATCH, 2 ** (len(starts) - 1).bit_length())  # few shapes to compile
     size = memory.rows_per_batch(16 * 8 * sum(task.rows.shape), memory.DEFAULT_BUDGET, most)
-    parts = []
-    for begin in range(0, len(starts), size):
-        part = starts[begin : begin + size]
-        filled = np.concatenate([part, part[:1].repeat(size - len(part), axis=0)])
-        parts.append([np.asarray(out, np.float64)[: len(part)] for out in _ascend(*arrays, jnp.asarray(filled, dtype))])
-    u, theta = (np.concatenate(part) for part in zip(*parts, strict=True))
+    u, theta = starts.copy(), np.asarray(starts @ task.rows.T > 0, np.float64)
+    single = task.factor.shape[1] == 1
+    waiting = np.arange(len(starts))
+    for _ in range(1 if single else _RIDGES // _STRETCH):
+        if len(waiting) <= _REST < size:
+            size = _REST
+        rising = []
+        for begin in range(0, len(waiting), size):
+            part = waiting[begin : begin + size]
+            filled = np.concatenate([part, part[:1].repeat(size - len(part))])
+            given = (jnp.asarray(u[filled], dtype), jnp.asarray(theta[filled], dtype))
+            ends = _ascend(*arrays, *given, jnp.asarray(_CLIMBS if single else _STRETCH))
+            u[part], theta[part], rises = (np.asarray(end)[: len(part)] for end in ends)
+            rising.append(part[rises])
+        waiting = np.concatenate(rising)
+        if not len(waiting):
+            break
     return unit(u), theta
 
 
@@ -247,8 +269,8 @@ def _either(which: Array, yes: Array, no: Array) -> Array:
 
 @jax.jit
 def _ascend(
-    rows: Array, factor: Array, line: Array, bend: Array, steepest: Array, starts: Array
-) -> tuple[Array, Array]:
+    rows: Array, factor: Array, line: Array, bend: Array, steepest: Array, starts: Array, theta: Array, most: Array
+) -> tuple[Array, Array, Array]:
     product = functools.partial(jnp.matmul, precision="highest")
     tiny = jnp.finfo(rows.dtype).tiny
 
@@ -269,7 +291,8 @@ def _ascend(
             after = 0.5 * (1 + jnp.sqrt(1 + 4 * t * t))
             return new, new + ((t - 1) / after)[:, None] * (new - x), after
 
-        return jax.lax.fori_loop(0, _INNER, step, (beta, beta, jnp.ones_like(c[:, 0])))[0]
+        count = _INNER if factor.shape[1] == 1 else _DEEPER
+        return jax.lax.fori_loop(0, count, step, (beta, beta, jnp.ones_like(c[:, 0])))[0]
 
     def normed(vectors: Array) -> Array:
         return vectors / jnp.maximum(jnp.sqrt(jnp.sum(vectors**2, axis=1, keepdims=True)), tiny)
@@ -302,9 +325,7 @@ def _ascend(
         kept = tuple(_either(better, now, old) for now, old in zip(new, (h, b, value), strict=True))
         return _either(better, there, u), theta, kept, stalled, count + 1
 
-    begin = signal(starts)
-    theta = (begin[0] > 0).astype(rows.dtype)
-    carry = (starts, theta, begin, jnp.zeros(len(starts), int), 0)
-    most = _CLIMBS if factor.shape[1] == 1 else _RIDGES
-    u, theta, *_ = jax.lax.while_loop(lambda carry: (carry[4] < most) & jnp.any(carry[3] < _STALLED), climb, carry)
-    return u, theta
+    carry = (starts, theta, signal(starts), jnp.zeros(len(starts), int), 0)
+    patience = _STALLED if factor.shape[1] == 1 else _PATIENT
+    end = jax.lax.while_loop(lambda carry: (carry[4] < most) & jnp.any(carry[3] < patience), climb, carry)
+    return end[0], end[1], end[3] < patience

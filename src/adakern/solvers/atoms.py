@@ -2,6 +2,9 @@ r"""A layer's law as few weighted neurons: what white particles condense into.
 
 $$h^{\ell+1}_i=\sum_jW^\ell_{ij}\sqrt{w_j}\,\varphi(h^\ell_j),\qquad\Phi^\ell=\sum_jw_j\varphi(h^\ell_j)\varphi(h^\ell_j)^\top,\qquad F=\tfrac12\sum_\ell\lambda_\ell\sum_iw_i|W^\ell_i|^2+E(\Phi^L).$$
 
+Neurons of a CNN have fields over (point, position): what a layer takes in is what its windows see of the one below, one weight for each neuron and place in the window, and the readout pools the positions of
+the last layer (`limits.sites`).
+
 The same functional as in `rest_model`, with weights instead of white coordinates: no root of a kernel is taken, which few neurons leave singular.
 
 numpy rather than jax: the number of neurons changes all the time, and every new shape would be compiled. The gradient is written out; the readout is jax's.
@@ -15,7 +18,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from adakern.limits.resting import Neurons, gram
+from adakern.limits.resting import Neurons
+from adakern.limits.sites import POINTS, Sites
 
 _DEAD = 1e-10  # share of a layer's mass below which a neuron is left out
 _SMALLEST = 1e-9  # eigenvalue of a kernel, relative to the largest, that counts when weights are made from fields
@@ -37,13 +41,14 @@ class Shape:
     root: np.ndarray  # of Φ⁰ over distinct points
     decays: tuple[float, ...]
     energy: Energy
+    where: Sites = POINTS  # positions of a CNN's neurons
 
 
 @dataclass(frozen=True)
 class Atoms:
     """Weights of all layers but the readout, the shares of the neurons, and the angle over which ReLU's corner is rounded off."""
 
-    incoming: tuple[np.ndarray, ...]  # W⁰..W^{L-1}, (n_ℓ, r) and (n_{ℓ+1}, n_ℓ)
+    incoming: tuple[np.ndarray, ...]  # W⁰..W^{L-1}, (n_ℓ, r) and (n_{ℓ+1}, n_ℓ), of a CNN (n_{ℓ+1}, n_ℓ·B)
     shares: tuple[np.ndarray, ...]  # w¹..w^L
     angle: float = 0.0
 
@@ -55,7 +60,7 @@ class Atoms:
 class _Layer(NamedTuple):
     """A layer on the way up."""
 
-    below: np.ndarray  # what it takes in: the root of Φ⁰, or √w φ of the layer below, (points, inputs)
+    below: np.ndarray  # what it takes in: the root of Φ⁰, or √w φ of the layer below, (points and positions, inputs)
     fields: np.ndarray
     values: np.ndarray
     slopes: np.ndarray
@@ -75,26 +80,28 @@ def corner(fields: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _climb(shape: Shape, atoms: Atoms) -> list[_Layer]:
     below, found = shape.root, []
-    for weights, shares in zip(atoms.incoming, atoms.shares, strict=True):
+    for index, (weights, shares) in enumerate(zip(atoms.incoming, atoms.shares, strict=True)):
         sizes, reach = np.linalg.norm(weights, axis=1), np.linalg.norm(below, axis=1)
         fields = weights @ below.T
         values, slopes, bend = shape.curve(fields, atoms.angle / 2 * np.outer(sizes, reach))
         found.append(_Layer(below, fields, values, slopes, bend, sizes, reach))
-        below = (np.sqrt(shares)[:, None] * values).T
+        if index + 1 < len(atoms.incoming):
+            below = shape.where.gather(index, np.sqrt(shares)[:, None] * values)
     return found
 
 
 def fields(shape: Shape, atoms: Atoms) -> list[np.ndarray]:
-    """h¹..h^L at distinct training points, (n, P) each."""
+    """h¹..h^L at distinct training points, (n, P) each; of a CNN (n, P·S)."""
     return [layer.fields for layer in _climb(shape, atoms)]
 
 
 def value_and_gradient(shape: Shape, atoms: Atoms) -> tuple[float, list[np.ndarray]]:
     """F and its derivatives in the weights."""
     climbed = _climb(shape, atoms)
-    top = np.sqrt(atoms.shares[-1])[:, None] * climbed[-1].values
+    pool, count = shape.where.pool, len(atoms.shares[-1])
+    top = pool.rows(np.sqrt(atoms.shares[-1])[:, None] * climbed[-1].values)
     value, pull = shape.energy(top.T @ top)
-    back = -(top @ pull) @ pull.T  # dE/d(√w φ), (n, P): dE/dΦ = -½VVᵀ
+    back = pool.transpose(-(top @ pull) @ pull.T, count)  # dE/d(√w φ), (n, P): dE/dΦ = -½VVᵀ
     gradients = []
     for index in range(len(climbed) - 1, -1, -1):
         layer, weights, shares = climbed[index], atoms.incoming[index], atoms.shares[index]
@@ -107,6 +114,8 @@ def value_and_gradient(shape: Shape, atoms: Atoms) -> tuple[float, list[np.ndarr
             widening = atoms.angle / 2 * pushed * layer.bend
             gradient += (widening @ layer.reach / _some(layer.sizes))[:, None] * weights
             back += (layer.sizes @ widening / _some(layer.reach))[None, :] * layer.below.T
+        if index:
+            back = shape.where.scatter(index - 1, back)
         gradients.append(gradient)
     return value, gradients[::-1]
 
@@ -117,9 +126,10 @@ def _some(sizes: np.ndarray) -> np.ndarray:
 
 def layers(shape: Shape, atoms: Atoms) -> list[Neurons]:
     """The neurons as the limit's equations see them."""
+    depth = len(atoms.shares)
     return [
-        Neurons(shares, layer.values, layer.slopes)
-        for shares, layer in zip(atoms.shares, _climb(shape, atoms), strict=True)
+        Neurons(shares, layer.values, layer.slopes, shape.where.pool_of(index, depth))
+        for index, (shares, layer) in enumerate(zip(atoms.shares, _climb(shape, atoms), strict=True))
     ]
 
 
@@ -175,14 +185,16 @@ def _merge_layer(shape: Shape, atoms: Atoms, layer: int, closeness: float) -> At
     incoming, all_shares = list(atoms.incoming), list(atoms.shares)
     incoming[layer], all_shares[layer] = new_weights, new_shares
     if layer + 1 < len(incoming):
-        above = incoming[layer + 1] * np.sqrt(masses)[None, :]
+        heads = len(incoming[layer + 1])
+        above = incoming[layer + 1].reshape(heads, len(masses), -1) * np.sqrt(masses)[None, :, None]
         joined = np.stack([above[:, group].sum(axis=1) for group in groups], axis=1)
-        incoming[layer + 1] = joined / np.sqrt(np.where(mass > 0, mass, 1.0))[None, :]
+        joined /= np.sqrt(np.where(mass > 0, mass, 1.0))[None, :, None]
+        incoming[layer + 1] = joined.reshape(heads, -1)
     return Atoms(tuple(incoming), tuple(all_shares), atoms.angle)
 
 
 def add(atoms: Atoms, layer: int, directions: np.ndarray, pulls: np.ndarray | None, mass: float) -> Atoms:
-    """Homogeneous: new neurons of this total mass in a layer (0-based), along unit `directions`; the layer above takes them in with `pulls`, (n_above, new)."""
+    """Homogeneous: new neurons of this total mass in a layer (0-based), along unit `directions`; the layer above takes them in with `pulls`, (n_above, new), of a CNN (n_above, new·B)."""
     old, new = len(atoms.shares[layer]), len(directions)
     count = old + new
     incoming, shares = list(atoms.incoming), list(atoms.shares)
@@ -195,7 +207,13 @@ def add(atoms: Atoms, layer: int, directions: np.ndarray, pulls: np.ndarray | No
     return Atoms(tuple(incoming), tuple(shares), atoms.angle)
 
 
-def condense(positions: list[np.ndarray], features: list[np.ndarray], fields: list[np.ndarray], angle: float) -> Atoms:
+def condense(
+    positions: list[np.ndarray],
+    features: list[np.ndarray],
+    fields: list[np.ndarray],
+    angle: float,
+    where: Sites = POINTS,
+) -> Atoms:
     r"""White particles with their features and fields, as atoms: $W^\ell_i$ is the shortest that makes the fields.
 
     First layer: the white coordinates themselves. Above: $W=h\,(\sqrt w\varphi)^{+}$.
@@ -203,9 +221,8 @@ def condense(positions: list[np.ndarray], features: list[np.ndarray], fields: li
     incoming = [np.asarray(positions[0])]
     shares = [np.full(len(p), 1 / len(p)) for p in positions]
     for layer in range(1, len(positions)):
-        below = np.sqrt(shares[layer - 1])[:, None] * features[layer - 1]
-        kernel = gram(shares[layer - 1], features[layer - 1])
-        values, vectors = np.linalg.eigh(kernel)
+        below = where.gather(layer - 1, np.sqrt(shares[layer - 1])[:, None] * features[layer - 1]).T
+        values, vectors = np.linalg.eigh(below.T @ below)
         keep = values > _SMALLEST * max(values[-1], 0.0)
         inverse = (vectors[:, keep] / values[keep][None, :]) @ vectors[:, keep].T
         incoming.append(fields[layer] @ inverse @ below.T)

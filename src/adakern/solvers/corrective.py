@@ -2,7 +2,7 @@ r"""Two layers, homogeneous activation: a convex problem over laws of unit neuro
 
 $$F(m)=\tfrac{\lambda_0}2\sum_im_i+E\Big(\sum_im_i\varphi(Au_i)\varphi(Au_i)^\top\Big),\qquad\frac{\partial F}{\partial m_i}=\tfrac{\lambda_0}2\left(1-p(u_i)^2\right),$$
 
-with $p(u)=\frac{\gamma_0}{\sqrt{\lambda_0\lambda_1}}|\Delta^\top\varphi(Au)|$, the pull on a unit neuron in units of what it costs. Masses $m\ge0$ of the neurons at hand are made optimal; then local maxima of $p$ near
+with $p(u)=\frac{\gamma_0}{\sqrt{\lambda_0\lambda_1}}|\Delta^\top\varphi(Au)|$, the pull on a unit neuron in units of what it costs. A neuron of a CNN has a row of features for each of its positions. Masses $m\ge0$ of the neurons at hand are made optimal; then local maxima of $p$ near
 them, and others that a search finds, join them. At the optimum $p\le1$ everywhere and $p=1$ where there is mass.
 """
 
@@ -54,15 +54,15 @@ class Law(NamedTuple):
 def master(
     features: np.ndarray, masses: np.ndarray, decay: float, energy: Energy, curvature: Curvature | None
 ) -> tuple[np.ndarray, float, np.ndarray, int]:
-    """The best masses of neurons with these features, (m, P); the objective, V there, and evaluations."""
+    """The best masses of neurons with these features, (m, P) or (m·S, P); the objective, V there, and evaluations."""
     count = 0
 
     def function(m: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         nonlocal count
         count += 1
-        rows = np.sqrt(m)[:, None] * features
+        rows = weighted(m, features)
         value, pull = energy(rows.T @ rows)
-        slopes = 0.5 * decay - 0.5 * np.sum((features @ pull) ** 2, axis=1)
+        slopes = 0.5 * decay - 0.5 * np.sum((features @ pull).reshape(len(m), -1) ** 2, axis=1)
         return value + 0.5 * decay * float(m.sum()), slopes, pull
 
     with _BLAS.limit(limits=1, user_api="blas"):
@@ -74,11 +74,29 @@ def master(
     return best, value, pull, count
 
 
+def weighted(masses: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Rows of features times the roots of their neurons' masses."""
+    result: np.ndarray = np.repeat(np.sqrt(masses), len(features) // len(masses))[:, None] * features
+    return result
+
+
+def _curved(own: np.ndarray, inverse: np.ndarray, pull: np.ndarray) -> np.ndarray:
+    """Second derivatives of E in the masses of neurons with features `own`, (m, S, P)."""
+    if own.shape[1] == 1:
+        rows = own[:, 0]
+        result: np.ndarray = (rows @ inverse @ rows.T) * ((rows @ pull) @ (rows @ pull).T)
+        return result
+    moved = np.einsum("map,mac->mcp", own, own @ pull)  # what a mass adds to Φ V
+    turned = moved @ inverse
+    return np.einsum("mcp,ncp->mn", turned, moved, optimize=True)
+
+
 def _newton(
     function: Values, curvature: Curvature, features: np.ndarray, masses: np.ndarray, decay: float
 ) -> np.ndarray:
     """Newton's method on the masses that are free, projected onto m ≥ 0 (Bertsekas 1982)."""
     m, ridge = masses, _SOFTEST
+    split = features.reshape(len(m), -1, features.shape[1])
     value, slopes, pull = function(m)
     for _ in range(_NEWTONS):
         wrong = np.abs(m - np.maximum(m - slopes * (float(m.sum()) or 1.0) / decay, 0.0))
@@ -86,9 +104,8 @@ def _newton(
             break
         edge = min(1e-3 * (float(m.sum()) or 1.0), float(np.max(wrong)))
         free = np.flatnonzero((m > edge) | (slopes <= 0))
-        rows = np.sqrt(m)[:, None] * features
-        own = features[free]
-        hessian = (own @ curvature(rows.T @ rows) @ own.T) * ((own @ pull) @ (own @ pull).T)
+        rows = weighted(m, features)
+        hessian = _curved(split[free], curvature(rows.T @ rows), pull)
         hessian += ridge * np.trace(hessian) / max(len(free), 1) * np.eye(len(free))
         step = -slopes * (float(m.sum()) or 1.0) / decay
         step[free] = -np.linalg.solve(hessian, slopes[free])
@@ -163,10 +180,11 @@ def solve(
         if (far and gap <= aim) or not going:
             break
         far = gap <= 2 * aim or number % _ELSEWHERE == 0 or number == rounds - 1
-        own = np.linalg.norm(features @ pull, axis=1) / np.sqrt(decay)
+        own = np.linalg.norm((features @ pull).reshape(len(masses), -1), axis=1) / np.sqrt(decay)
         keep = heavy | (own > 1 - _IDLE) if len(masses) <= len(root) else heavy
         # With several outputs maxima are round, and the neurons around one make what it makes.
-        same = _SAME if pull.shape[1] == 1 else max(_SAME, _ROUND * float(np.sqrt(max(gap, 0.0))))
+        single = features.shape[0] == len(masses) and pull.shape[1] == 1
+        same = _SAME if single else max(_SAME, _ROUND * float(np.sqrt(max(gap, 0.0))))
         new = np.asarray(found.directions)[found.values > 1 + 1e-10]
         directions, masses = _joined(directions[keep], masses[keep], new, same)
     assert best is not None

@@ -17,14 +17,15 @@ from adakern.deep_linear import bayes, flow, routes, spectra
 from adakern.limits.anbk import ANBK
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Answer, Limit
+from adakern.networks import MLP
 from adakern.progress import Progress
 
 _THREADS = 4  # that write matrices
 
 
 def applies(limit: Limit) -> bool:
-    """Whether this solver serves a limit: the activation is linear; gradient flow has a closed form for the squared loss only."""
-    closed = not isinstance(limit, ANTK) or limit.loss == "squared"
+    """Whether this solver serves a limit: the activation is linear; gradient flow has a closed form for an MLP and the squared loss only."""
+    closed = not isinstance(limit, ANTK) or (limit.loss == "squared" and isinstance(limit.network, MLP))
     return closed and limit.network.activation.name == "linear"
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from adakern import losses, memory
 from adakern.checkpoints import Checkpoint
-from adakern.limits import resting, unit_search
+from adakern.limits import resting, sites, unit_search
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Answer
 from adakern.precision import scope
@@ -33,13 +33,13 @@ from adakern.solvers.rest_flow import followed
 from adakern.solvers.rest_journal import Journal
 from adakern.solvers.rest_settle import ANGLES, LOOSE, STAGE, settle, sharpen
 from adakern.solvers.rest_start import from_fields, white
-from adakern.solvers.rest_task import End, Meter, Problem, energy_of, errors, problem, summed
+from adakern.solvers.rest_task import End, Meter, Problem, energy_of, errors, factor, problem, summed
 
 TOLERANCE = 1e-4
 STEPS = 40000
 PARTICLES = 2048  # of both starts together
 _SEEDS = 256  # random starts of a search
-_BOTH = 200  # outputs of training points up to which a convex problem is solved from two starts, for error bars
+_BOTH = 200  # outputs of training points and positions up to which a convex problem is solved from two starts, for error bars
 _HARDER = (2.0, 4.0, 16.0, 64.0)  # richness, times the one asked for, at which life is looked for
 
 
@@ -58,15 +58,11 @@ def solve(
     checkpoint: Checkpoint,
     progress: Progress,
 ) -> Answer:
-    """Solve the aNTK of an MLP; `y` has shape (points, outputs)."""
+    """Solve the aNTK; `y` has shape (points, outputs)."""
     count = max(1, particles // 2)
     size = np.dtype(precision).itemsize
-    memory.require(
-        8 * (4 + 2 * limit.network.depth) * len(X) ** 2 + 48 * 8 * count * len(X) * limit.network.depth,
-        f"{count} neurons in {limit.network.depth} layers over {len(X)} points",
-        "fewer particles, fewer training points",
-    )
-    chunks = _chunks(count, 12 * size * len(X), budget)
+    rows = _check_memory(limit, X, y, count)
+    chunks = _chunks(count, 12 * size * rows, budget)
     task = problem(limit, X, np.asarray(y, np.float64), precision, chunks)
     nothing = float(limit.richness**2 * np.sum(_values(limit, task.y, np.zeros_like(task.y))))
     with progress.task("aNTK", total=steps) as advance:
@@ -101,8 +97,24 @@ def solve(
     )
 
 
+def _check_memory(limit: ANTK, X: np.ndarray, y: np.ndarray, count: int) -> int:
+    """Refuse what does not fit; the most fields that a neuron has."""
+    where, depth = sites.of(limit.network, X.shape), limit.network.depth
+    fields, kernels = where.fields(len(X), depth), where.sizes(len(X), depth)
+    needed = 8 * 4 * len(X) ** 2 + 2 * 8 * sum(rows**2 for rows in kernels) + 48 * 8 * count * sum(fields)
+    if depth == 1:  # of the pull on unit neurons
+        needed += 4 * 8 * fields[0] * y.shape[1] * (1 if where.pool.mean else where.pool.sites)
+    places = "" if where.network is None else f" at {max(where.counts)} positions"
+    memory.require(
+        needed,
+        f"{count} neurons in {depth} layers over {len(X)} points{places}",
+        "fewer particles, fewer training points",
+    )
+    return max(fields)
+
+
 def _starts(task: Problem, init: list[np.ndarray]) -> int:
-    large = task.convex and len(task.points.first) * task.y.shape[1] > _BOTH
+    large = task.convex and len(task.shape.root) * task.y.shape[1] > _BOTH
     return 1 if init or large else 2
 
 
@@ -160,10 +172,12 @@ def _dies(task: Problem, seed: int) -> bool:
         return False
     with scope("float64"):
         delta = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.zeros(task.y.shape)))
-        factor = summed(task, delta)
+        signal = factor(task, summed(task, delta))
         key = jax.random.key(seed)
-        starts = unit_search.default_starts(jnp.asarray(task.shape.root), jnp.asarray(factor), _SEEDS, key)
-        found = unit_search.search(limit.network.activation, task.shape.root, factor, np.asarray(starts))
+        root = task.shape.root
+        count = _SEEDS if task.shape.where.network is None else min(_SEEDS, unit_search.images_starts(root, signal))
+        starts = unit_search.default_starts(jnp.asarray(root), jnp.asarray(signal), count, key)
+        found = unit_search.search(limit.network.activation, task.shape.root, signal, np.asarray(starts))
     price = np.sqrt(limit.decays[0] * limit.decays[1]) / limit.richness
     return bool(np.max(found.values) <= price)
 
@@ -175,15 +189,15 @@ def _alive(end: End, nothing: float) -> bool:
 def _revived(task: Problem, seed: int, count: int, tolerance: float, nothing: float, meter: Meter) -> list[End]:
     """Networks that live at a larger richness, brought back to the one asked for."""
     richness = task.limit.richness
-    for factor in _HARDER:
+    for times in _HARDER:
         if meter.spent:
             return []
-        richer = _at(task, richness * factor)
+        richer = _at(task, richness * times)
         found = white(richer, seed, 2, count, meter)
         found, value, _ = settle(richer, found, LOOSE, meter)
-        if value >= nothing * factor**2 * (1 - 1e-6):
+        if value >= nothing * times**2 * (1 - 1e-6):
             continue
-        levels = np.geomspace(richness * factor, richness, 1 + int(np.ceil(np.log2(factor) * 2)))[1:]
+        levels = np.geomspace(richness * times, richness, 1 + int(np.ceil(np.log2(times) * 2)))[1:]
         for level in levels:
             found, value, _ = settle(_at(task, float(level)), found, STAGE, meter)
         end = _end(task, found, 0, seed, tolerance, meter)
@@ -203,7 +217,8 @@ def _at(task: Problem, richness: float) -> Problem:
 def _answer(
     task: Problem, living: list[End], lost: int, tolerance: float, nothing: float, meter: Meter, precision: str
 ) -> Answer:
-    limit, points = task.limit, task.points
+    limit, points, where = task.limit, task.points, task.shape.where
+    depth = limit.network.depth
     best = min(living, key=lambda end: end.objective)
     layers = atomic.layers(task.shape, best.atoms)
     delta = errors(task, best.atoms)
@@ -218,7 +233,11 @@ def _answer(
     single = task.y.shape[1] == 1
     gradient_kernels: tuple[np.ndarray, ...] | None = None
     kernel, coefficients = points.expand(kernels[-1]), delta / limit.decays[-1]
-    if single:
+    if single and where.network is not None:
+        if task.shape.homogeneous:
+            whole = resting.summed_tangent(layers, task.shape.root, over[:, 0], limit.richness, limit.decays, where)
+            kernel, coefficients = points.expand(whole), delta / sum(limit.decays)
+    elif single:
         fields = resting.gradients(layers, over[:, 0], limit.richness, limit.decays)
         grams = [resting.gram(n.weights, g) for n, g in zip(layers, fields, strict=True)]
         gradient_kernels = tuple(points.expand(gram).astype(precision) for gram in grams)
@@ -245,13 +264,17 @@ def _answer(
         stats["excess"] = best.excess
     if gap is not None:
         stats["primal"], stats["dual"] = gap.primal, gap.dual
+
+    def expand(layer: int, kernel: np.ndarray) -> np.ndarray:
+        return where.over(points, layer, depth).expand(kernel)
+
     return Answer(
-        kernels=tuple(points.expand(k).astype(precision) for k in kernels),
+        kernels=tuple(expand(i, k).astype(precision) for i, k in enumerate(kernels)),
         kernel=kernel.astype(precision),
         coefficients=coefficients.astype(precision),
         fitted=fitted.astype(precision),
         errors=delta.astype(precision),
-        kernel_errors=tuple(points.expand(k).astype(precision) for k in spread),
+        kernel_errors=tuple(expand(i, k).astype(precision) for i, k in enumerate(spread)),
         gradient_kernels=gradient_kernels,
         draws=tuple(field.astype(precision) for field in atomic.fields(task.shape, best.atoms)),
         slopes=tuple(n.slopes.astype(precision) for n in layers),
@@ -291,7 +314,9 @@ def _dead(task: Problem, tolerance: float, nothing: float, meter: Meter, status:
     """The zero predictor."""
     limit, total = task.limit, len(task.y)
     distinct, depth = len(task.points.first), limit.network.depth
-    zero = np.zeros((total, total), dtype=str(task.white.root.dtype))
+    where, zero = task.shape.where, np.zeros((total, total), dtype=str(task.white.root.dtype))
+    zeros = tuple(np.zeros(where.over(task.points, layer, depth).shape, zero.dtype) for layer in range(depth))
+    fields = where.fields(distinct, depth)
     with scope("float64"):
         loss, s = losses.get(limit.loss), jnp.zeros(task.y.shape)
         delta, fitted = np.asarray(loss.error(jnp.asarray(task.y), s)), np.asarray(loss.link(s))
@@ -308,15 +333,15 @@ def _dead(task: Problem, tolerance: float, nothing: float, meter: Meter, status:
     }
     scale = sum(limit.decays) if single and task.shape.homogeneous else limit.decays[-1]
     return Answer(
-        kernels=(zero,) * depth,
+        kernels=zeros,
         kernel=zero,
         coefficients=(delta / scale).astype(zero.dtype),
         fitted=fitted.astype(zero.dtype),
         errors=delta.astype(zero.dtype),
-        kernel_errors=(zero,) * depth,
-        gradient_kernels=(zero,) * depth if single else None,
-        draws=(np.zeros((1, distinct), zero.dtype),) * depth,
-        slopes=(np.full((1, distinct), slope, zero.dtype),) * depth,
+        kernel_errors=zeros,
+        gradient_kernels=zeros if single and where.network is None else None,
+        draws=tuple(np.zeros((1, size), zero.dtype) for size in fields),
+        slopes=tuple(np.full((1, size), slope, zero.dtype) for size in fields),
         shares=(np.ones(1, zero.dtype),) * depth,
         status=status,
         stats=stats,

@@ -32,9 +32,11 @@ def _search(task: Problem, found: Atoms, seed: int) -> tuple[list[unit_search.Fo
     limit, found = task.limit, replace(found, angle=0.0)
     layers = atomic.layers(task.shape, found)
     delta = summed(task, errors(task, found))
-    rest = resting.recursion(layers, delta, limit.richness, limit.decays)
-    below = [task.shape.root] + [(np.sqrt(n.weights)[:, None] * n.features).T for n in layers[:-1]]
-    above = [(np.sqrt(n.weights)[:, None] * q).T for n, q in zip(layers[1:], rest.fields[1:], strict=True)] + [delta]
+    where = task.shape.where
+    rest = resting.recursion(layers, delta, limit.richness, limit.decays, where)
+    below = resting.inflow(layers, task.shape.root, where)
+    pushed = [np.sqrt(n.weights)[:, None] * q for n, q in zip(layers[1:], rest.fields[1:], strict=True)]
+    above = [where.places(layer, rows) for layer, rows in enumerate(pushed)] + [where.pool.factor(delta)]
     results = []
     for layer, (root, factor) in enumerate(zip(below, above, strict=True)):
         unit = found.incoming[layer] / np.maximum(np.linalg.norm(found.incoming[layer], axis=1), 1e-300)[:, None]
@@ -67,17 +69,11 @@ def _born(
         mass = _MASS * total if total > 0 else 1e-2
         pulls = None
         if layer + 1 < len(results):
-            below = (
-                task.shape.root
-                if layer == 0
-                else (
-                    np.sqrt(found.shares[layer - 1])[:, None] * atomic.layers(task.shape, found)[layer - 1].features
-                ).T
-            )
+            below = resting.inflow(atomic.layers(task.shape, found), task.shape.root, task.shape.where)[layer]
             values_new = np.maximum(new @ below.T, 0.0) if task.model.kinked else new @ below.T
-            pulls = wanted[layer] @ (np.sqrt(mass / len(chosen)) * values_new).T
+            pulls = wanted[layer] @ task.shape.where.gather(layer, np.sqrt(mass / len(chosen)) * values_new)
             newborn = len(found.shares[layer + 1]) - len(pulls)  # of the layer above, which take nothing in yet
-            pulls = np.concatenate([pulls, np.zeros((newborn, len(chosen)))])
+            pulls = np.concatenate([pulls, np.zeros((newborn, pulls.shape[1]))])
         found = atomic.add(found, layer, new, pulls, mass)
     return found
 

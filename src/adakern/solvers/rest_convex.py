@@ -18,7 +18,7 @@ from adakern.solvers import atoms as atomic
 from adakern.solvers import corrective, rest_newton, rest_step
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
-from adakern.solvers.rest_task import End, Meter, Problem, errors, summed
+from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, summed
 
 _AIM = 0.01  # of the tolerance, for the duality gap: outputs differ by the root of it
 _EXTRA = 1  # turns taken for that when the tolerance is met
@@ -71,32 +71,35 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
     limit, root = task.limit, task.shape.root
     price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
     scale = limit.richness / np.sqrt(limit.decays[1])  # V over Δ
+    pool, single = task.shape.where.pool, _readouts(task) == 1
 
     def phi(fields: np.ndarray) -> np.ndarray:
-        return task.shape.curve(fields, np.zeros_like(fields))[0]
+        rows: np.ndarray = pool.rows(task.shape.curve(fields, np.zeros_like(fields))[0])
+        return rows
 
     def find(pull: np.ndarray, starts: np.ndarray, far: bool) -> unit_search.Found:
-        factor = pull / scale
-        if task.y.shape[1] == 1:
-            result = unit_search.search(limit.network.activation, root, factor, starts)
+        signal = factor(task, pull / scale)
+        if single:
+            result = unit_search.search(limit.network.activation, root, signal, starts)
         else:  # many maxima, none of them sharp: rough ones, and the best of elsewhere in each round
-            rough = unit_search.search(limit.network.activation, root, factor, starts, exact=False)
-            wide = unit_search.default_starts(root, factor, 64, jax.random.key(seed + meter.used))
-            elsewhere = unit_search.search(limit.network.activation, root, factor, wide, exact=False)
+            rough = unit_search.search(limit.network.activation, root, signal, starts, exact=False)
+            wide = unit_search.default_starts(root, signal, 64, jax.random.key(seed + meter.used))
+            elsewhere = unit_search.search(limit.network.activation, root, signal, wide, exact=False)
             best = unit_search.first(elsewhere, _OTHERS)
             result = unit_search.Found(*(np.concatenate(both) for both in zip(rough, best, strict=True)))
         if far:
             key = jax.random.key(seed + meter.used)
-            others = unit_search.default_starts(root, factor, _SEEDS, key)
-            more = unit_search.hardest(limit.network.activation, root, factor, np.concatenate([others, starts]), key)
+            others = unit_search.default_starts(root, signal, _many(task, signal), key)
+            more = unit_search.hardest(limit.network.activation, root, signal, np.concatenate([others, starts]), key)
             result = unit_search.Found(*(np.concatenate(both) for both in zip(result, more, strict=True)))
         return result._replace(values=np.asarray(result.values) / price)
 
     def measure(features: np.ndarray, masses: np.ndarray, pull: np.ndarray, pulls: unit_search.Found) -> float:
-        rows = np.sqrt(masses)[:, None] * features
+        rows = corrective.weighted(masses, features)
         delta = pull / scale
         s = (rows.T @ (rows @ delta) / limit.decays[1])[task.points.member]
-        norm = float(np.sum(np.sqrt(masses) * np.linalg.norm(rows @ delta, axis=1))) / limit.decays[1]
+        pushes = np.linalg.norm((rows @ delta).reshape(len(masses), -1), axis=1)
+        norm = float(np.sum(np.sqrt(masses) * pushes)) / limit.decays[1]
         signal = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.asarray(s)))
         largest = float(np.max(pulls.values)) * price
         return flow_gap.measured(losses.get(limit.loss), task.y, s, signal, norm, price, largest).relative
@@ -118,7 +121,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             find,
             measure,
             _unit_neurons(found),
-            aim=(_AIM if task.y.shape[1] == 1 else _HALF) * tolerance,
+            aim=(_AIM if single else _HALF) * tolerance,
             rounds=_CORRECTIONS * 2 ** min(number - 1, 2),
             report=report,
         )
@@ -137,11 +140,16 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
         if best is None or gap.relative <= least:
             best, least = End(found, value, relative, excess, gap, number), gap.relative
         meter.reach(found)
-        extra = number <= _EXTRA and task.y.shape[1] == 1
+        extra = number <= _EXTRA and single
         if least <= (_AIM if extra else 1.0) * tolerance or meter.spent:
             break
     assert best is not None
     return best._replace(rounds=number)
+
+
+def _many(task: Problem, signal: np.ndarray) -> int:
+    """Random starts of a long search."""
+    return _SEEDS if task.shape.where.network is None else unit_search.images_starts(task.shape.root, signal)
 
 
 def _unit_neurons(found: Atoms) -> tuple[np.ndarray, np.ndarray]:
@@ -157,8 +165,9 @@ def certificate(task: Problem, found: Atoms, largest: float, signal: np.ndarray 
     neurons = atomic.layers(task.shape, found)[0]
     delta = errors(task, found)
     price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
-    readouts = limit.richness / limit.decays[1] * neurons.features @ summed(task, delta)
-    lengths = np.linalg.norm(found.incoming[0], axis=1) * np.linalg.norm(readouts, axis=1)
+    readouts = limit.richness / limit.decays[1] * neurons.pool.rows(neurons.features) @ summed(task, delta)
+    sizes = np.linalg.norm(readouts.reshape(len(neurons.weights), -1), axis=1)
+    lengths = np.linalg.norm(found.incoming[0], axis=1) * sizes
     s = (neurons.kernel @ summed(task, delta) / limit.decays[1])[task.points.member]
     norm = float(np.sum(neurons.weights * lengths)) / limit.richness
     dual = delta if signal is None else signal
@@ -166,15 +175,23 @@ def certificate(task: Problem, found: Atoms, largest: float, signal: np.ndarray 
         return flow_gap.measured(losses.get(limit.loss), task.y, s, dual, norm, price, largest * price)
 
 
+def _readouts(task: Problem) -> int:
+    """Of a neuron: one for each output, and for each position where these are not averaged."""
+    pool = task.shape.where.pool
+    return task.y.shape[1] * (1 if pool.mean else pool.sites)
+
+
 def fits(task: Problem) -> bool:
-    """Whether Newton's matrix is small enough to be formed."""
+    """Whether Newton's matrix is small enough to be formed; and few readouts where there is one for each position: these turn on ridges from the first step on."""
+    if task.shape.where.pool.sites > 1 and _readouts(task) > 1 and len(task.points.first) * _readouts(task) > _MANY:
+        return False
     return len(task.points.first) * task.y.shape[1] <= _LARGEST
 
 
 def _ridged(task: Problem) -> bool:
-    """Several outputs of many points, with masses by Newton's method: those of other losses are slow."""
-    outputs = task.y.shape[1]
-    return outputs > 1 and len(task.points.first) * outputs > _MANY and task.limit.loss == "squared"
+    """Several readouts a neuron, and many points, with masses by Newton's method: those of other losses are slow."""
+    readouts = _readouts(task)
+    return readouts > 1 and len(task.points.first) * readouts > _MANY and task.limit.loss == "squared"
 
 
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
@@ -253,14 +270,15 @@ def _convex(task: Problem) -> rest_step.Convex:
 
     return rest_step.Convex(
         root,
-        root @ root.T,
+        root @ root.T if task.shape.where.pool.sites == 1 else np.zeros((0, 0)),
         np.linalg.norm(root, axis=1),
         unit_search.bends(limit.network.activation),
         float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness,
-        np.zeros((len(root), y.shape[1])),
+        np.zeros((len(counts), y.shape[1])),
         value,
         error,
         curvature,
+        task.shape.where.pool,
     )
 
 
@@ -268,8 +286,7 @@ def _law(task: Problem, found: Atoms) -> rest_step.Law | None:
     """Atoms as a law of unit neurons: |v| is the mass √(λ0/λ1)/γ0."""
     directions, masses = _unit_neurons(found)
     convex = _convex(task)
-    signals = rest_step.place(convex, rest_step.Law(directions, np.zeros((len(directions), task.y.shape[1]))))
-    pulls = signals.features @ summed(task, errors(task, found))
+    pulls = convex.signals(convex.features(directions), summed(task, errors(task, found)))
     norms = np.linalg.norm(pulls, axis=1)
     some = (norms > 0) & (masses > 0)
     if not some.any():
@@ -288,12 +305,13 @@ def _pulls(
 ) -> tuple[unit_search.Found, np.ndarray]:
     """Local maxima of the pull, from random starts and from hops around the neurons at hand; and the starts."""
     delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
-    starts = unit_search.default_starts(convex.root, delta, 64 if law is not None else 128, key)
+    signal = convex.pool.factor(delta)
+    starts = unit_search.default_starts(convex.root, signal, 64 if law is not None else 128, key)
     if law is not None:
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
         hops = rng.standard_normal((_HOPS, own.shape[1])) * (_HOP / np.sqrt(own.shape[1]))
         starts = np.concatenate([starts, own[rng.integers(len(own), size=_HOPS)] + hops])
-    found = unit_search.search(task.limit.network.activation, convex.root, delta, starts, exact=False)
+    found = unit_search.search(task.limit.network.activation, convex.root, signal, starts, exact=False)
     return found._replace(values=np.asarray(found.values) / convex.price), starts
 
 
@@ -313,8 +331,9 @@ def _strongest(
     task: Problem, convex: rest_step.Convex, law: rest_step.Law, delta: np.ndarray, key: jax.Array
 ) -> unit_search.Found:
     units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-    starts = np.concatenate([unit_search.default_starts(convex.root, delta, _SEEDS, key), units])
-    found = unit_search.hardest(task.limit.network.activation, convex.root, delta, starts, key)
+    signal = convex.pool.factor(delta)
+    starts = np.concatenate([unit_search.default_starts(convex.root, signal, _many(task, signal), key), units])
+    found = unit_search.hardest(task.limit.network.activation, convex.root, signal, starts, key)
     return found._replace(values=np.asarray(found.values) / convex.price)
 
 
@@ -355,9 +374,7 @@ def _taken(convex: rest_step.Convex, law: rest_step.Law | None, u: np.ndarray, d
     """Whether a neuron at hand is that close to a unit neuron and pulls the same way."""
     if law is None:
         return False
-    low, high = convex.ends
-    fields = convex.root @ u
-    signal = (low * fields + (high - low) * np.maximum(fields, 0.0)) @ delta
+    signal = convex.signals(convex.features(u[None]), delta)[0]
     close = law.weights @ u > (1 - apart) * np.linalg.norm(law.weights, axis=1)
     return bool(np.any(close & (law.readouts @ signal > 0)))
 
@@ -369,7 +386,8 @@ def _gap(task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: flo
     loss = losses.get(task.limit.loss)
     signal = np.asarray(loss.error(jnp.asarray(task.y), jnp.asarray(s)))
     # A pull that is missed makes the dual too large, and the neurons at hand pull hardest as a rule.
-    own = np.linalg.norm(at.features @ summed(task, signal), axis=1) / np.maximum(at.sizes, np.finfo(np.float64).tiny)
+    own = np.linalg.norm(convex.signals(at.features, summed(task, signal)), axis=1)
+    own /= np.maximum(at.sizes, np.finfo(np.float64).tiny)
     most = max(largest * convex.price, float(np.max(own)))
     return flow_gap.measured(loss, task.y, s, signal, float(at.sizes.sum()), convex.price, most).relative
 
@@ -401,7 +419,7 @@ def _ended(task: Problem, convex: rest_step.Convex, law: rest_step.Law, seed: in
     tried = []
     for one in (sharp, found) if angle else (sharp,):
         delta = errors(task, one)
-        pulls = rest_step.place(convex, law._replace(weights=units)).features @ summed(task, delta)
+        pulls = convex.signals(convex.features(units), summed(task, delta))
         others = _strongest(task, convex, law, summed(task, delta), jax.random.key(seed)).values
         excess = max(float(np.max(others)), float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price) - 1
         tried.append((certificate(task, sharp, excess + 1, delta), excess))

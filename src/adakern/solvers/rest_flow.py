@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from adakern import chebyshev
 from adakern.chebyshev import Motion
+from adakern.limits.sites import Sites
 from adakern.solvers import atoms as atomic
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_journal import Journal
@@ -38,9 +39,11 @@ def _cost(model: Model, data: Data, weights: Weights) -> Array:
     """J."""
     width = weights[0].shape[0]
     values = model.activation(jnp.matmul(weights[0], data.root.T, precision="highest"))
-    for matrix in weights[1:-1]:
-        values = model.activation(jnp.matmul(matrix, values, precision="highest") / np.sqrt(width).astype(values.dtype))
-    s = jnp.matmul(values.T, weights[-1], precision="highest")[data.member] / (width * data.richness)
+    for layer, matrix in enumerate(weights[1:-1]):
+        seen = model.where.gather(layer, values).T
+        values = model.activation(jnp.matmul(matrix, seen, precision="highest") / np.sqrt(width).astype(values.dtype))
+    rows = model.where.pool.rows(values)
+    s = jnp.matmul(rows.T, weights[-1], precision="highest")[data.member] / (width * data.richness)
     decay = sum(
         (rate * jnp.sum(w * w) for rate, w in zip(data.decays, weights, strict=True)), jnp.zeros((), values.dtype)
     )
@@ -62,14 +65,16 @@ def _advance(model: Model, data: Data, motion: Motion, most: Array) -> Motion:
     return chebyshev.advance(functools.partial(_velocity, model, data), _inspect, motion, most)
 
 
-def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, depth: int, dtype: Any) -> Weights:
+def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, where: Sites, depth: int) -> Any:
     """Standard normal, the last hidden layer and the readout in opposite pairs."""
     half = (width + 1) // 2
-    drawn = [rng.standard_normal((width, rank if layer == 0 else width)) for layer in range(depth)]
+    sizes = [rank, *(width * where.places_of(layer) for layer in range(depth - 1))]
+    drawn = [rng.standard_normal((width, size)) for size in sizes]
     drawn[-1][width - half :] = drawn[-1][:half]
-    readout = rng.standard_normal((width, outputs))
+    readouts = 1 if where.pool.mean else where.pool.sites
+    readout = rng.standard_normal((width, readouts * outputs))
     readout[width - half :] = -readout[:half]
-    return tuple(jnp.asarray(w, dtype) for w in (*drawn, readout))
+    return (*drawn, readout.reshape(width * readouts, outputs))
 
 
 def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, journal: Journal) -> Atoms:
@@ -83,7 +88,8 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, jou
     span = left = _LENGTHS / min(task.limit.decays)
     if journal.network is None:
         rng = np.random.default_rng([seed, start])
-        weights = _drawn(rng, width, white.root.shape[1], task.y.shape[1], depth, white.root.dtype)
+        drawn = _drawn(rng, width, white.root.shape[1], task.y.shape[1], task.shape.where, depth)
+        weights = tuple(jnp.asarray(w, white.root.dtype) for w in drawn)
     else:
         weights, left = tuple(map(jnp.asarray, journal.network[0])), journal.network[1]
     each = 6.0 * len(white.root) * sum(w.size for w in weights)

@@ -21,6 +21,7 @@ from jaxtyping import Array
 from adakern import linalg
 from adakern.activations import Activation
 from adakern.limits import readout
+from adakern.limits.sites import POINTS, Pool, Sites
 from adakern.losses import Loss
 
 Layers = tuple[Array, ...]
@@ -33,6 +34,7 @@ class Model:
     activation: Activation
     loss: Loss
     chunks: int = 1
+    where: Sites = POINTS
 
     @property
     def kinked(self) -> bool:
@@ -42,7 +44,7 @@ class Model:
 class Data(NamedTuple):
     """The arrays of a problem."""
 
-    root: Array  # of Φ⁰ over distinct points
+    root: Array  # of Φ⁰ over distinct points, of a CNN over their positions
     member: Array  # position of every point among the distinct ones
     y: Array
     richness: Array
@@ -67,26 +69,27 @@ def _lengths(rows: Array) -> Array:
     return jnp.where(some, jnp.sqrt(jnp.where(some, squares, 1.0)), 0.0)
 
 
-def _gram(model: Model, epsilon: Array, root: Array, angle: Array) -> Array:
+def _gram(model: Model, epsilon: Array, root: Array, angle: Array, pool: Pool) -> Array:
     def product(part: Array) -> Array:
-        phi = features(model, part, root, angle)
+        phi = pool.rows(features(model, part, root, angle))
         return jnp.matmul(phi.T, phi, precision="highest")
 
     if model.chunks == 1:
         return product(epsilon) / epsilon.shape[0]
     parts = epsilon.reshape(model.chunks, -1, epsilon.shape[1])
     add = jax.checkpoint(lambda total, part: (total + product(part), None))
-    return jax.lax.scan(add, jnp.zeros((root.shape[0],) * 2, root.dtype), parts)[0] / epsilon.shape[0]
+    size = root.shape[0] // pool.sites
+    return jax.lax.scan(add, jnp.zeros((size, size), root.dtype), parts)[0] / epsilon.shape[0]
 
 
 def climb(model: Model, data: Data, positions: Layers, angle: Array) -> tuple[Layers, Layers]:
-    """The kernels Φ¹..Φ^L over distinct points, and the roots A(Φ⁰)..A(Φ^{L-1})."""
+    """The kernels Φ¹..Φ^L over distinct points, and the roots A(Φ⁰)..A(Φ^{L-1}) of what windows see of them."""
     kernels: list[Array] = []
     roots = [data.root]
     for layer, epsilon in enumerate(positions):
-        kernels.append(_gram(model, epsilon, roots[-1], angle))
+        kernels.append(_gram(model, epsilon, roots[-1], angle, model.where.pool_of(layer, len(positions))))
         if layer + 1 < len(positions):
-            roots.append(linalg.cholesky_root(kernels[-1]))
+            roots.append(linalg.cholesky_root(model.where.seen(layer, kernels[-1])))
     return tuple(kernels), tuple(roots)
 
 

@@ -103,7 +103,9 @@ def thinned(task: Convex, law: Law, closeness: float, margin: float) -> Law:
     units = law.weights / np.maximum(sizes, np.finfo(np.float64).tiny)[:, None]
     at = place(task, Law(units, law.readouts))
     delta = task.error(place(task, law).outputs)
-    dying = (np.linalg.norm(at.features @ delta, axis=1) < (1 - margin) * task.price) & (sizes < _LIGHT * sizes.mean())
+    dying = (np.linalg.norm(task.signals(at.features, delta), axis=1) < (1 - margin) * task.price) & (
+        sizes < _LIGHT * sizes.mean()
+    )
     groups: list[list[int]] = []
     for k in np.argsort(-sizes):
         if dying[k] or sizes[k] == 0:
@@ -121,7 +123,7 @@ def thinned(task: Convex, law: Law, closeness: float, margin: float) -> Law:
 
 def joined(task: Convex, law: Law | None, directions: np.ndarray, length: float, delta: np.ndarray) -> Law:
     """With new neurons of that length, read out along their own pull on the errors."""
-    signals = place(task, Law(directions, np.zeros((len(directions), delta.shape[1])))).features @ delta
+    signals = task.signals(task.features(directions), delta)
     norms = np.linalg.norm(signals, axis=1)
     some = norms > 0
     new = Law(length * directions[some], signals[some] / norms[some][:, None])

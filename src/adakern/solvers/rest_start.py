@@ -16,7 +16,8 @@ from adakern.solvers.rest_task import Meter, Problem
 def white(task: Problem, seed: int, start: int, count: int, meter: Meter) -> Atoms:
     """Particles from the network's initial law, downhill until they have sorted themselves, condensed."""
     white = task.white
-    ranks = [white.root.shape[1]] + [white.root.shape[0]] * (task.limit.network.depth - 1)
+    depth = task.limit.network.depth
+    ranks = [white.root.shape[1], *task.shape.where.fields(len(task.points.first), depth)[1:]]
     rng = np.random.default_rng([seed, start])
     first = [rng.standard_normal((count, rank)) for rank in ranks]
     scales = [np.sqrt(decay / count) for decay in task.limit.decays[:-1]]
@@ -45,13 +46,16 @@ def _condensed(task: Problem, positions: rest_model.Layers) -> Atoms:
     for epsilon, root in zip(positions, roots, strict=True):
         features.append(np.asarray(rest_model.features(task.model, epsilon, root, angle), np.float64))
         fields.append(np.asarray(jnp.matmul(epsilon, root.T, precision="highest"), np.float64))
-    made = atomic.condense([np.asarray(p, np.float64) for p in positions], features, fields, ANGLES[0])
+    white = [np.asarray(p, np.float64) for p in positions]
+    made = atomic.condense(white, features, fields, ANGLES[0], task.shape.where)
     return atomic.merge(task.shape, made, CLOSE[0])
 
 
 def from_fields(task: Problem, fields: list[np.ndarray]) -> Atoms:
-    """Neurons given by their fields at all points, with the shortest weights that make them."""
-    own = [field[:, task.points.first] for field in fields]
+    """Neurons given by their fields at all points (of a CNN at their positions), with the shortest weights that make them."""
+    first = task.points.first
+    own = [field.reshape(len(field), len(task.y), -1)[:, first].reshape(len(field), -1) for field in fields]
     features = [task.shape.curve(field, np.zeros_like(field))[0] for field in own]
-    first = own[0] @ np.linalg.pinv(task.shape.root).T
-    return atomic.merge(task.shape, atomic.condense([first, *own[1:]], features, own, 0.0), CLOSE[1])
+    weights = own[0] @ np.linalg.pinv(task.shape.root).T
+    made = atomic.condense([weights, *own[1:]], features, own, 0.0, task.shape.where)
+    return atomic.merge(task.shape, made, CLOSE[1])

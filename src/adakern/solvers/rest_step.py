@@ -20,6 +20,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky, get_lapack_funcs, solve_triangular
 from scipy.linalg.blas import dsyrk
 
+from adakern.limits.sites import POINTS, Pool
 from adakern.solvers.atoms import corner
 
 _RIDGE = 1e-12  # of the Gram matrix of points in a corner, relative to its diagonal
@@ -40,10 +41,20 @@ class Convex:
     value: Callable[[np.ndarray], float]  # Σℓ at outputs s, (P, C)
     error: Callable[[np.ndarray], np.ndarray]  # Δ, (P, C), summed over equal points
     curvature: Callable[[np.ndarray], np.ndarray]  # ℓ'', (P, C, C), likewise
+    pool: Pool = POINTS.pool  # of a CNN, whose rows of A are those of positions
+
+    def features(self, directions: np.ndarray) -> np.ndarray:
+        """φ with sharp corners, (K, P·S)."""
+        fields, (low, high) = directions @ self.root.T, self.ends
+        return low * fields + (high - low) * np.maximum(fields, 0.0)
+
+    def signals(self, features: np.ndarray, delta: np.ndarray) -> np.ndarray:
+        """What the readouts of neurons with features (K, P·S) get from errors (P, C): (K, readouts)."""
+        return (self.pool.rows(features) @ delta).reshape(len(features), -1)
 
 
 class Law(NamedTuple):
-    """Neurons: v, (K, r), and unit readouts, (K, C)."""
+    """Neurons: v, (K, r), and unit readouts, (K, C); (K, S·C) where a CNN has one for each position."""
 
     weights: np.ndarray
     readouts: np.ndarray
@@ -70,7 +81,7 @@ def place(task: Convex, law: Law, angle: float = 0.0, floor: float = 0.0, tailed
     widths = np.outer(sizes, reach)
     values, slopes, bend, growth = _hyperbola(fields, widths / 2) if tailed else _parabola(fields, widths)
     features = low * fields + (high - low) * values
-    outputs = features.T @ law.readouts
+    outputs = task.pool.rows(features).T @ law.readouts.reshape(-1, task.zero.shape[1])
     value = task.value(outputs) + task.price * float(np.sum(sizes - floor))
     jump = high - low
     return Place(value, sizes, features, low + jump * slopes, jump * bend, jump * growth * reach[None, :], outputs)
@@ -143,6 +154,8 @@ def direction(
     """
     count, outputs = law.readouts.shape
     points = len(task.root)
+    if task.pool.sites > 1:
+        return _pooled(task, law, at, damping)
     if count * (task.root.shape[1] + outputs - 1) <= _SMALL:
         return _dense(task, law, at, damping)
     delta = task.error(at.outputs)
@@ -260,6 +273,81 @@ def _dense(task: Convex, law: Law, at: Place, damping: float) -> tuple[np.ndarra
     step = cho_solve((_cholesky(matrix), True), right.ravel()).reshape(count, size)
     turn = np.einsum("kcd,kd->kc", tangents, step[:, rank:])
     return step[:, :rank], turn, float(np.sum(right * step))
+
+
+def _pooled(task: Convex, law: Law, at: Place, damping: float) -> tuple[np.ndarray, np.ndarray, float]:
+    r"""The same for a CNN, whose outputs add up over positions: neurons' blocks are written out, $r$ being that of a patch, and what joins them is of the size of the outputs."""
+    (count, readouts), rank = law.readouts.shape, task.root.shape[1]
+    points, outputs = task.zero.shape
+    delta = task.error(at.outputs)
+    factor = task.pool.factor(delta)  # (P·S, readouts)
+    pulls = law.readouts @ factor.T  # (K, P·S)
+    units = law.weights / at.sizes[:, None]
+    downhill = (pulls * at.slopes) @ task.root + (np.sum(pulls * at.growth, axis=1) - task.price)[:, None] * units
+    tangents, signals = _tangents(law.readouts), task.signals(at.features, delta)
+    turning = np.einsum("kc,kcd->kd", signals, tangents)
+    own = task.price / at.sizes * (1 + damping)
+    bends = np.maximum(-pulls * at.bend, 0.0)
+    radial = np.sqrt(task.price / at.sizes)
+    size = rank + readouts - 1
+    matrix = np.zeros((points * outputs, points * outputs))
+    rows, first = np.zeros((points * outputs, count)), np.zeros(points * outputs)
+    shares, along = np.zeros(count), np.zeros(count)
+    inverses, jacobians = [], []
+    for k in range(count):
+        some = np.flatnonzero(bends[k])
+        corner_rows = np.sqrt(bends[k, some])[:, None] * task.root[some]
+        block = corner_rows.T @ corner_rows
+        block[np.diag_indices(rank)] += own[k]
+        whole = np.zeros((size, size))
+        whole[:rank, :rank] = block
+        if readouts > 1:
+            forces = task.root.T @ (at.slopes[k][:, None] * (factor @ tangents[k]))
+            forces -= np.outer(units[k], units[k] @ forces)
+            seen = forces.T @ cho_solve((_cholesky(block.copy()), True), forces)
+            pull = float(signals[k] @ law.readouts[k])
+            safe = _safe((pull * np.eye(readouts - 1) - seen)[None], np.array([pull]), task.price)[0]
+            whole[:rank, rank:], whole[rank:, :rank] = -forces, -forces.T
+            whole[rank:, rank:] = safe + seen
+        jacobian = _image_of(task, law, at, units, tangents, k)
+        lower = _cholesky(whole)
+        right = np.zeros((size, 2))
+        right[:rank, 0], right[:rank, 1], right[rank:, 1] = radial[k] * units[k], downhill[k], turning[k]
+        solved = cho_solve((lower, True), right)
+        half = solve_triangular(lower, jacobian.T, lower=True, check_finite=False)
+        matrix += half.T @ half
+        rows[:, k], shares[k] = jacobian @ solved[:, 0], float(right[:, 0] @ solved[:, 0])
+        first += jacobian @ solved[:, 1]
+        along[k] = float(right[:, 0] @ solved[:, 1])
+        inverses.append(lower)
+        jacobians.append(jacobian)
+    curvature = _half(task.curvature(at.outputs))
+    slack = np.maximum(1 / (1 - _ALONG) - shares, _ALONG)
+    multipliers, stretch = _outputs(matrix, rows, slack, curvature, first.reshape(points, outputs), along)
+    move, turn = np.zeros_like(law.weights), np.zeros_like(law.readouts)
+    for k in range(count):
+        force = np.concatenate([downhill[k] + stretch[k] * radial[k] * units[k], turning[k]])
+        step = cho_solve((inverses[k], True), force - jacobians[k].T @ multipliers.ravel())
+        move[k], turn[k] = step[:rank], tangents[k] @ step[rank:]
+    gain = float(np.sum(downhill * move)) + float(np.sum(signals * turn))
+    return move, turn, gain
+
+
+def _image_of(task: Convex, law: Law, at: Place, units: np.ndarray, tangents: np.ndarray, k: int) -> np.ndarray:
+    """J of one neuron, (PC, r + readouts - 1)."""
+    sites, (points, outputs) = task.pool.sites, task.zero.shape
+    if task.pool.mean:
+        weights = np.broadcast_to(law.readouts[k] / sites, (sites, outputs))
+    else:
+        weights = law.readouts[k].reshape(sites, outputs)
+    split = task.root.reshape(points, sites, -1)
+    slopes, growth = at.slopes[k].reshape(points, sites), at.growth[k].reshape(points, sites)
+    moved = np.matmul((slopes[:, :, None] * weights[None]).transpose(0, 2, 1), split)
+    moved += (growth @ weights)[:, :, None] * units[k][None, None, :]
+    features = task.pool.rows(at.features[k][None]).T  # (P, S), or (P, 1) of a mean
+    turned = (features @ tangents[k].reshape(features.shape[1], -1)).reshape(points, outputs, -1)
+    whole: np.ndarray = np.concatenate([moved, turned], axis=2).reshape(points * outputs, -1)
+    return whole
 
 
 def _safe(matrices: np.ndarray, pull: np.ndarray, price: float) -> np.ndarray:

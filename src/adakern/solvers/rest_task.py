@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import inputs, losses
-from adakern.limits import flow_gap, readout
+from adakern.limits import flow_gap, readout, sites
 from adakern.limits.antk import ANTK
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
@@ -74,6 +74,7 @@ class End(NamedTuple):
 def problem(limit: ANTK, X: np.ndarray, y: np.ndarray, precision: str, chunks: int) -> Problem:
     """Checked data as the descent takes them."""
     points = inputs.distinct(X)
+    where = sites.of(limit.network, X.shape)
     with scope("float64"):
         root, _ = inputs.root(limit.network, X[points.first], 1.0)
         fine = np.asarray(root, np.float64)
@@ -91,8 +92,9 @@ def problem(limit: ANTK, X: np.ndarray, y: np.ndarray, precision: str, chunks: i
         fine,
         limit.decays,
         energy_of(loss, limit, points, y),
+        where,
     )
-    return Problem(limit, shape, white, rest_model.Model(limit.network.activation, loss, chunks), points, y)
+    return Problem(limit, shape, white, rest_model.Model(limit.network.activation, loss, chunks, where), points, y)
 
 
 def energy_of(loss: losses.Loss, limit: ANTK, points: inputs.Distinct, y: np.ndarray) -> atomic.Energy:
@@ -122,13 +124,17 @@ _compiled = jax.jit(_envelope, static_argnums=0)
 
 def errors(task: Problem, found: Atoms) -> np.ndarray:
     """Δ at all points."""
-    top = np.sqrt(found.shares[-1])[:, None] * atomic.layers(task.shape, found)[-1].features
-    kernel = (top.T @ top)[np.ix_(task.points.member, task.points.member)]
+    kernel = task.points.expand(atomic.layers(task.shape, found)[-1].kernel)
     with scope("float64"):
         loss = losses.get(task.limit.loss)
         return np.asarray(
             read(loss, jnp.asarray(kernel), jnp.asarray(task.y), task.limit.richness, task.limit.decays[-1])[1]
         )
+
+
+def factor(task: Problem, delta: np.ndarray) -> np.ndarray:
+    """Δ over distinct points as `unit_search` takes it, over (point, position) at the last layer."""
+    return task.shape.where.pool.factor(delta)
 
 
 def summed(task: Problem, delta: np.ndarray) -> np.ndarray:

@@ -1,0 +1,166 @@
+r"""Test losses of CNN and MLP on the paper's task: its published numbers, and over the number of training points.
+
+The library's flow has the loss summed over patterns. A flow with the mean, $\dot\theta=-\frac{\gamma^2}P\nabla\mathcal L-\lambda\theta$, followed for a time $T$, is the flow with the sum and decay $\lambda P$,
+followed for $T/P$: divide the equation by $1/P$ and count time in units of $P$. No factor of two comes with it: the published gradient is that of $\frac12\gamma_0^2N$ times a mean of squares, which is $\gamma_0^2N$ times the mean of
+$\ell=\frac12\Delta^2$, as here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adakern.benchmarks.cnn_flow import DECAY, RICHNESS
+from adakern.benchmarks.cnn_tasks import architectures
+from adakern.benchmarks.flow_networks import Data, rested
+from adakern.benchmarks.flow_rows import Options, Row, Setting, below
+from adakern.limits import ANTK
+from adakern.trajectories import dynamics
+
+LENGTH = 200.0  # 200000 steps of 0.001
+FITTED = 1e-5  # of the mean of ℓ at the training points
+LONGEST = 64.0  # time for it
+PUBLISHED = {("CNN", "mean"): 0.461, ("MLP", "sum"): 0.568}
+PUBLISHED_TRAIN = 0.188  # of the CNN
+POINTS = (50, 100, 200, 500, 1000)
+
+
+class End(NamedTuple):
+    """Means of Δ² where a rule stopped, with standard errors over replicas."""
+
+    train: float
+    test: float
+    error: float
+    scatter: float  # standard error of the test loss over test points
+    note: str
+
+
+def _follow(options: Options, limit: ANTK, data: Data, times: Any) -> Any:
+    X, y, X_test, y_test = data
+    return dynamics(
+        limit,
+        X,
+        y,
+        times,
+        X_test=X_test,
+        y_test=y_test,
+        neurons=options.width or (128 if options.quick else 2048),
+        replicas=options.replicas or (2 if options.quick else 4),
+        accuracy=1e-3 if options.quick else 1e-4,
+        keep=False,
+        precision="float32",
+        throw=False,
+    )
+
+
+def _scatter(y: np.ndarray, f: np.ndarray) -> float:
+    return float(np.std((y - f) ** 2, ddof=1) / math.sqrt(len(y)))
+
+
+def _told(path: Any) -> str:
+    said = "" if path.converged else f"FAILED: {path.status}; "
+    return f"{said}{path.stats['evaluations']} evaluations, {path.stats['seconds']:.0f} s"
+
+
+def by_mean(options: Options, network: Any, richness: float, data: Data) -> End:
+    """The mean over patterns, for a given time."""
+    points = len(data[0])
+    limit = ANTK(network, richness=richness, decay=DECAY * points)
+    path = _follow(options, limit, data, [LENGTH / points])
+    if not len(path.times):
+        return End(math.nan, math.nan, math.nan, math.nan, _told(path))
+    scatter = _scatter(data[3], path.predictions[-1])
+    train, test, error = (2 * float(x[-1]) for x in (path.train_loss, path.test_loss, path.test_loss_errors))
+    return End(
+        train, test, error, scatter, f"Σ with decay {DECAY * points:g} to t = {LENGTH / points:g}; {_told(path)}"
+    )
+
+
+def by_sum(options: Options, network: Any, richness: float, data: Data) -> End:
+    """The sum over patterns, until the training points are fitted: longer and longer runs, and the first moment that is far enough in the last one, or the best."""
+    limit, length = ANTK(network, richness=richness, decay=DECAY), LONGEST / 16
+    while True:
+        path = _follow(options, limit, data, np.geomspace(length / 8, length, 10))
+        fitted = path.train_loss <= FITTED
+        if fitted.any() or not path.converged or length >= LONGEST:
+            break
+        length *= 4
+    if not len(path.times):
+        return End(math.nan, math.nan, math.nan, math.nan, _told(path))
+    place = int(np.argmax(fitted) if fitted.any() else np.argmin(path.train_loss))
+    train, test, error = (2 * float(x[place]) for x in (path.train_loss, path.test_loss, path.test_loss_errors))
+    reached = f"mean of ℓ {train / 2:.2g} at t = {path.times[place]:.3g}" + ("" if fitted.any() else ": NOT fitted")
+    return End(train, test, error, _scatter(data[3], path.predictions[place]), f"{reached}; {_told(path)}")
+
+
+def at_rest(options: Options, network: Any, richness: float, data: Data) -> End:
+    """Where the flow with the sum ends."""
+    X, y, X_test, y_test = data
+    theory = rested(ANTK(network, richness=richness, decay=DECAY), X, y)
+    predicted = theory.predict(X_test)
+    train, test = (float(np.mean((a - b) ** 2)) for a, b in ((y, theory.fitted), (y_test, predicted)))
+    said = "" if theory.converged else "NOT converged: "
+    note = f"{said}{theory.status}; {theory.stats['seconds']:.0f} s"
+    return End(train, test, 0.0, _scatter(y_test, predicted), note)
+
+
+RULES = {"sum": by_sum, "mean": by_mean, "rest": at_rest}
+WORDS = {
+    "sum": f"sum over patterns until the mean of ℓ is {FITTED:g}",
+    "mean": f"mean over patterns, time {LENGTH:g}",
+    "rest": "at rest",
+}
+
+
+def published(options: Options, rule: str, points: int = 1000) -> Iterator[Row]:
+    """CNN and MLP by one rule, richness 1. Quick runs leave rest out: `antk` compares it with networks."""
+    if options.quick and rule == "rest":
+        return
+    points, tests = (40, 100) if options.quick else (points, 500)
+    ends = {}
+    for which, (network, data) in architectures(options, points, tests).items():
+        end = ends[which] = RULES[rule](options, network, 1.0, data)
+        label = f"{which}, P={points}, {WORDS[rule]}"
+        known = PUBLISHED.get((which, rule)) if points == 1000 else None
+        beside = "" if known is None else f"published {known:g}, {end.test - known:+.3f}; "
+        note = f"{beside}{end.scatter:.2g} over the choice of test images; {end.note}"
+        yield Row(f"{label}: test loss ⟨Δ²⟩", end.test, error=end.error, note=note)
+        trained = (
+            f"published train loss {PUBLISHED_TRAIN:g}, ½⟨Δ²⟩ is {end.train / 2:.4g}"
+            if (which, rule, points) == ("CNN", "mean", 1000)
+            else ""
+        )
+        yield Row(f"{label}: train loss ⟨Δ²⟩", end.train, note=trained)
+    yield _wins(f"P={points}, {WORDS[rule]}", ends, None if options.quick else True)
+
+
+def _wins(label: str, ends: dict[str, End], judged: bool | None) -> Row:
+    """The CNN is better than the MLP."""
+    row = below(f"{label}: test loss of the CNN over the MLP's", ends["CNN"].test / ends["MLP"].test, 1.0)
+    return row if judged else Row(row.setting, row.measured)
+
+
+def growing(options: Options, richness: float) -> Iterator[Row]:
+    """Test losses over the number of points, with the mean over patterns."""
+    chosen = (20, 40) if options.quick else POINTS
+    for points in chosen:
+        ends = {}
+        for which, (network, data) in architectures(options, points, 100 if options.quick else 500).items():
+            end = ends[which] = by_mean(options, network, richness, data)
+            series = {"which": which, "richness": richness, "points": points, "test": end.test, "error": end.error}
+            at = f"{which}, richness {richness:g}, P={points}: test loss ⟨Δ²⟩"
+            yield Row(at, end.test, error=end.error, note=f"train {end.train:.3g}; {end.note}", series=series)
+    yield _wins(f"richness {richness:g}, P={chosen[-1]}", ends, None if options.quick else True)
+
+
+def published_settings() -> dict[str, Setting]:
+    found: dict[str, Setting] = {rule: partial(published, rule=rule) for rule in ("sum", "mean")}
+    return found | {f"rest, P={points}": partial(published, rule="rest", points=points) for points in (100, 1000)}
+
+
+def points_settings() -> dict[str, Setting]:
+    return {f"richness {richness:g}": partial(growing, richness=richness) for richness in RICHNESS}

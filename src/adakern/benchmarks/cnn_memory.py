@@ -1,0 +1,68 @@
+r"""Memory and seconds of CNNs at the paper's size.
+
+`python -m adakern.benchmarks.cnn_memory '{"task": "NTK", "quick": false}'` measures one task in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from adakern.benchmarks.cnn_flow import DECAY
+from adakern.benchmarks.cnn_tasks import images, shallow
+from adakern.benchmarks.flow_rows import Options, Row, Setting, below
+from adakern.benchmarks.timing import Stopwatch, alone, device_memory, peak_memory
+from adakern.limits import ANBK, ANTK, NTK
+from adakern.solving import solve
+from adakern.trajectories import dynamics
+
+GIB = 1024**3
+MOST = 8.0  # GiB
+ACCURACY = 1e-4  # of the dynamics
+TASKS = ("NTK", "ANBK", "dynamics")
+
+
+def work(task: str, options: Options) -> dict[str, Any]:
+    """One task in this process; the lazy limit also a second time, compiled."""
+    X, y, X_test, y_test = images(options, 10 if options.quick else 1000, 50 if options.quick else 500)
+    network, said = shallow(options), ""
+    with Stopwatch() as first:
+        if task == "NTK":
+            solve(NTK(network), X, y)
+        elif task == "ANBK":
+            said = solve(ANBK(network, richness=1.0, beta=50.0), X, y, throw=False).status
+        else:
+            limit = ANTK(network, richness=1.0, decay=DECAY)
+            tests: dict[str, Any] = {"X_test": X_test, "y_test": y_test}
+            said = dynamics(limit, X, y, [10 / len(X)], accuracy=ACCURACY, throw=False, **tests).status
+    peak, device = peak_memory(), device_memory()
+    with Stopwatch() as second:
+        if task == "NTK":
+            solve(NTK(network), X, y)
+    again = second.wall if task == "NTK" else None
+    return {"points": len(X), "seconds": first.wall, "again": again, "peak": peak, "device": device, "said": said}
+
+
+def measure(options: Options, task: str) -> Iterator[Row]:
+    """Peak memory of the process, and of the accelerator if there is one. Few points tell little: quick runs take the NTK alone."""
+    if options.quick and task != "NTK":
+        return
+    found = alone("adakern.benchmarks.cnn_memory", {"task": task, "quick": options.quick}, f"{task} of a CNN")
+    label = f"{task}, P={found['points']}, CIFAR-10 in colour"
+    again = "" if found["again"] is None else f"{found['again']:.1f} s once compiled; "
+    yield Row(f"{label}: seconds, compilation included", found["seconds"], note=f"{again}{found['said']}".rstrip("; "))
+    yield below(f"{label}: peak resident memory, GiB", found["peak"] / GIB, MOST)
+    if found["device"] is not None:
+        yield below(f"{label}: peak memory of the accelerator, GiB", found["device"] / GIB, MOST)
+
+
+def settings() -> dict[str, Setting]:
+    return {task: partial(measure, task=task) for task in TASKS}
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(work(asked["task"], Options(quick=asked["quick"]))))

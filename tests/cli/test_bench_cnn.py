@@ -1,0 +1,113 @@
+"""`adakern bench cnn`: its rows, its rules of stopping, what a killed run leaves, and the picture. The checks at full size are in benchmarks/cnn.md."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import adakern as ak
+from adakern.benchmarks import cnn, cnn_bayes, cnn_flow, cnn_lazy, cnn_learning, cnn_memory, cnn_picture
+from adakern.benchmarks.flow_rows import Case, Options, Row, below
+
+
+def test_every_setting_can_be_asked_for():
+    assert list(cnn.CASES) == ["lazy", "anbk", "dynamics", "antk", "published", "points", "memory"]
+    assert all(case.settings and case.about for case in cnn.CASES.values())
+
+
+def test_lazy_rows_hold_and_a_wrong_kernel_fails(monkeypatch):
+    options = Options(quick=True, width=64, replicas=16)
+    assert [row.ok for row in cnn_lazy.compare(options, "CNN(1) relu")] == [True] * 4
+    found = cnn_lazy.random_networks
+    monkeypatch.setattr(cnn_lazy, "random_networks", lambda *a: {k: 1.5 * v for k, v in found(*a).items()})
+    assert False in [row.ok for row in cnn_lazy.compare(options, "CNN(1) relu")]
+
+
+def test_the_mean_over_patterns_is_the_sum_with_more_decay():
+    """The flow of the mean, step by small step from the same neurons."""
+    rng = np.random.default_rng(0)
+    X, y, richness = rng.standard_normal((5, 3)), rng.standard_normal(5), 0.7
+    scaled = ak.dynamics(
+        ak.ANTK(ak.MLP(1, "linear"), richness=richness, decay=cnn_learning.DECAY * 5),
+        X,
+        y,
+        [0.0, cnn_learning.LENGTH / 5 / 20],
+        neurons=8,
+        replicas=1,
+    )
+    w, a = scaled.weights[0, 0].astype(float), scaled.readouts[0, 0, :, 0].astype(float)
+    rows = X / np.sqrt(3) if scaled.basis is None else X / np.sqrt(3) @ scaled.basis
+    step, total = 1e-3, cnn_learning.LENGTH / 20
+    for _ in range(round(total / step)):
+        h = w @ rows.T
+        delta = (y - a @ h / 8 / richness) / 5  # the mean
+        moved = w + step * (richness * np.outer(a, delta @ rows) - cnn_learning.DECAY * w)
+        a = a + step * (richness * h @ delta - cnn_learning.DECAY * a)
+        w = moved
+    np.testing.assert_allclose(a @ (w @ rows.T) / 8 / richness, scaled.fitted[-1], atol=2e-3)
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """A setting that ends after two rows, or in its middle."""
+    state = {"dies": False, "value": 0.0}
+
+    def measure(options):
+        yield below("a: first", state["value"], 1.0)
+        if state["dies"]:
+            raise RuntimeError("killed")
+        yield Row("a: second", 2.0)
+
+    monkeypatch.setattr(cnn, "CASES", {"lazy": Case("Rows.", {"a": measure})})
+    return state
+
+
+def test_a_killed_run_keeps_its_rows_but_displaces_no_whole_ones(tmp_path, monkeypatch, adakern, made_up):
+    monkeypatch.chdir(tmp_path)
+
+    def held():
+        (part,) = json.loads((tmp_path / "n.json").read_text())["parts"]
+        return [row["measured"] for row in part["rows"]], part.get("whole", True)
+
+    made_up["dies"] = True
+    assert adakern("bench cnn --numbers n.json").exit_code != 0
+    assert held() == ([0.0], False)
+    assert "Cut short: a." in adakern("bench cnn --draw --numbers n.json").output
+    made_up.update(dies=False, value=0.5)
+    assert adakern("bench cnn --numbers n.json").exit_code == 0
+    assert held() == ([0.5, 2.0], True)
+    made_up.update(dies=True, value=0.7)
+    assert adakern("bench cnn --numbers n.json").exit_code != 0
+    assert held() == ([0.5, 2.0], True)
+
+
+def test_the_picture_stands_what_was_not_run_and_draws_what_was():
+    assert [axes.get_title() for axes in cnn_picture.draw({}).axes] == [""] * 5
+    times = [0.1, 1.0]
+    race = {"problem": "CNN(1) relu, P=20, richness 1", "kind": "test", "times": times}
+    race |= {"theory": [0.5, 0.3], "theory_error": [0.01, 0.01], "network": [0.5, 0.3], "network_error": [0.01, 0.01]}
+    points = {"which": "CNN", "richness": 1.0, "points": 20, "test": 0.7, "error": 0.01}
+    space = (0.5 * np.eye(4) + 0.5).tolist()
+    spaces = {"problem": "x, P=20, richness 1", "lazy_space": space, "space": space, "grid": [2, 2]}
+    layer = {"problem": "x, P=20, richness 1", "layer": 1, "width": 8}
+    rows = {"dynamics": [race], "points": [points], "anbk": [spaces, layer]}
+    figure = cnn_picture.draw({k: [Row("r", 0.9, series=s).plain() for s in v] for k, v in rows.items()})
+    titles = [axes.get_title() for axes in figure.axes]
+    assert any("P = 20" in title for title in titles) and "learned (aNBK)" in titles
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [*cnn_bayes.settings().values(), cnn_flow.dynamics_settings()["P=100, richness 1"]])
+def test_quick_settings_against_networks(setting):
+    rows = list(setting(Options(quick=True)))
+    assert rows and all(row.ok is not False for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_memory_is_that_of_a_process_of_its_own():
+    rows = list(cnn_memory.measure(Options(quick=True), "NTK"))
+    assert rows[0].measured > 0 and 0.05 < rows[1].measured < 8 and rows[1].ok
