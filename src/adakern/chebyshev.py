@@ -18,7 +18,7 @@ _DAMPING = 2 / 13
 _REACH = 1.54  # stages: 1 + root of (1 + this × step × fastest rate)
 _MOST_STAGES = {"float64": 256, "float32": 64}  # rounding grows with their square
 _CAUTION = 1.25  # on the fastest rate, which power iteration finds from below
-_START = 12  # power iterations before the first step
+POWERS = 12  # power iterations before the first step
 _SAFE, _SLOWEST, _FASTEST = 0.8, 0.2, 4.0  # of a step's changes
 
 Velocity = Callable[[Any], Any]
@@ -47,8 +47,7 @@ def start(velocity: Velocity, inspect: Inspect, state: Any) -> Motion:
     """The flow at its beginning, with a careful first step."""
     now = velocity(state)
     dtype = jax.tree.leaves(state)[0].dtype
-    first = now, jnp.zeros((), dtype)
-    direction, rate = jax.lax.fori_loop(0, _START, lambda _, found: _stiffest(velocity, state, now, found[0]), first)
+    direction, rate = _powers(velocity, state, now)
     local = inspect(state, jax.tree.map(jnp.zeros_like, state))[1]
     zero = jnp.zeros((), jnp.int32)
     step = 0.1 / jnp.maximum(_CAUTION * rate + local, jnp.finfo(dtype).tiny ** 0.5)
@@ -62,10 +61,24 @@ def start(velocity: Velocity, inspect: Inspect, state: Any) -> Motion:
         local,
         zero,
         zero,
-        zero + 1 + _START,
+        zero + 1 + POWERS,
         zero,
         jnp.asarray(False),
     )
+
+
+def fastest(velocity: Velocity, state: Any) -> Array:
+    """The fastest rate of the flow here, from below."""
+    return _powers(velocity, state, velocity(state))[1]
+
+
+def _powers(velocity: Velocity, state: Any, now: Any) -> tuple[Any, Array]:
+    """Where the flow is stiffest, and how fast it is there."""
+    first = now, jnp.zeros((), jax.tree.leaves(state)[0].dtype)
+    found: tuple[Any, Array] = jax.lax.fori_loop(
+        0, POWERS, lambda _, found: _stiffest(velocity, state, now, found[0]), first
+    )
+    return found
 
 
 def advance(velocity: Velocity, inspect: Inspect, motion: Motion, most: Array) -> Motion:

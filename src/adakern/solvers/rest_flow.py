@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from adakern import chebyshev
-from adakern.chebyshev import Motion
+from adakern import chebyshev, momentum
 from adakern.limits.sites import Sites
+from adakern.momentum import Rolling
 from adakern.solvers import atoms as atomic
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_journal import Journal
@@ -27,10 +27,10 @@ from adakern.solvers.rest_settle import CLOSE
 from adakern.solvers.rest_task import Meter, Problem
 
 WIDEST = 512
-_LENGTHS = 12.0  # time to follow, over the slowest decay: of the initial weights e^-12 is left
+_LENGTHS = 48.0  # time to follow, over the slowest decay: neurons that are going to be one have met by then
 _WORK = 2e13  # floating-point operations to spend on it at most
-_ACCURACY = 0.01  # error of a step, relative to the weights of each layer
-_inspect = chebyshev.of_layers(_ACCURACY)
+_STRETCH = 256  # steps between two looks at the fastest rate
+_STABLE = 0.5  # a step over what that rate allows
 
 Weights = tuple[Array, ...]
 
@@ -56,13 +56,14 @@ def _velocity(model: Model, data: Data, weights: Weights) -> Weights:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _start(model: Model, data: Data, weights: Weights) -> Motion:
-    return chebyshev.start(functools.partial(_velocity, model, data), _inspect, weights)
+def _fastest(model: Model, data: Data, weights: Weights) -> Array:
+    return chebyshev.fastest(functools.partial(_velocity, model, data), weights)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _advance(model: Model, data: Data, motion: Motion, most: Array) -> Motion:
-    return chebyshev.advance(functools.partial(_velocity, model, data), _inspect, motion, most)
+def _advance(model: Model, data: Data, rolling: Rolling, step: Array, end: Array) -> Rolling:
+    velocity = functools.partial(_velocity, model, data)
+    return momentum.advance(velocity, rolling, step, end, jnp.asarray(_STRETCH, jnp.int32))
 
 
 def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, where: Sites, depth: int) -> Any:
@@ -94,16 +95,16 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, jou
         weights, left = tuple(map(jnp.asarray, journal.network[0])), journal.network[1]
     each = 6.0 * len(white.root) * sum(w.size for w in weights)
     most = meter.used + int(min(meter.left, _WORK / each))
-    motion = _start(task.model, white, weights)
-    motion = motion._replace(left=jnp.asarray(left, white.root.dtype))
-    begun, seen = meter.used, 0
-    while float(motion.left) > 0 and not bool(motion.stuck) and meter.used < most:
-        motion = _advance(task.model, white, motion, jnp.asarray(32))
-        now = int(motion.evaluations)
-        meter.used = begun + now
-        journal.flow(tuple(map(np.asarray, motion.state)), float(motion.left))
-        meter.advance(f"flow to t = {span - float(motion.left):.3g} of {span:.3g}", now - seen)
-        seen = now
-    hidden = tuple(np.asarray(w, np.float64) for w in motion.state[:-1])
+    rolling = momentum.start(weights)._replace(time=jnp.asarray(span - left, white.root.dtype))
+    end = jnp.asarray(span, white.root.dtype)
+    while float(rolling.time) < span and meter.used < most:
+        step = _STABLE / _fastest(task.model, white, rolling.state)
+        before = int(rolling.steps)
+        rolling = _advance(task.model, white, rolling, step, end)
+        taken = int(rolling.steps) - before + chebyshev.POWERS
+        meter.used += taken
+        journal.flow(tuple(map(np.asarray, rolling.state)), span - float(rolling.time))
+        meter.advance(f"flow to t = {float(rolling.time):.3g} of {span:.3g}", taken)
+    hidden = tuple(np.asarray(w, np.float64) for w in rolling.state[:-1])
     shares = tuple(np.full(width, 1 / width) for _ in hidden)
     return atomic.merge(task.shape, Atoms(hidden, shares, 0.0), CLOSE[1])
