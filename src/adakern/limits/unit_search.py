@@ -116,7 +116,10 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     Where there are many maxima the best ones lie near each other, and hops find better ones than four times as many random starts.
     """
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
-    found, idle = _sorted(search(activation, root, factor, starts, exact=False)), 0
+    found, idle = (
+        _sorted(search(activation, root, factor, starts)),
+        0,
+    )  # roughly climbed, the best are not told from others
     ends = bends(activation)
     if not len(found.values) or found.values[0] == 0.0 or ends[0] == ends[1]:
         return found
@@ -124,14 +127,13 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
         parents = _distinct(found)
         places = parents[np.arange(_HOPS) % min(len(parents), _PARENTS)]
         hops = rng.standard_normal(places.shape) * (_HOP / np.sqrt(places.shape[1]))
-        more = search(activation, root, factor, places + hops, exact=False)
+        more = search(activation, root, factor, places + hops)
         best = found.values[0]
         found = _sorted(Found(*(np.concatenate(both) for both in zip(found, more, strict=True))))
         idle = 0 if found.values[0] > (1 + _RISE) * best else idle + 1
         if idle == (1 if _FEW * len(parents) <= len(found.values) else 2):
             break
-    # Only the best are settled to rounding, which takes longer than all the climbing.
-    return _sorted(search(activation, root, factor, _distinct(found)[:_PARENTS]))
+    return first(found, _PARENTS)
 
 
 def first(found: Found, most: int) -> Found:

@@ -198,7 +198,8 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
     law = None if found is None else _law(task, found)
-    gap, angle, care, least = 1.0, _OPEN, 1.0, np.inf
+    gap, care, least = 1.0, 1.0, np.inf
+    angle = _OPEN if found is None or law is None else max(found.angle, _CLOSED)
     rng = np.random.default_rng([seed, 1])
 
     def report(decrement: float) -> bool:
@@ -311,7 +312,7 @@ def _pulls(
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
         hops = rng.standard_normal((_HOPS, own.shape[1])) * (_HOP / np.sqrt(own.shape[1]))
         starts = np.concatenate([starts, own[rng.integers(len(own), size=_HOPS)] + hops])
-    found = unit_search.search(task.limit.network.activation, convex.root, signal, starts, exact=False)
+    found = unit_search.search(task.limit.network.activation, convex.root, signal, starts, exact=signal.shape[1] == 1)
     return found._replace(values=np.asarray(found.values) / convex.price), starts
 
 
