@@ -199,7 +199,9 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     convex = _convex(task)
     law = None if found is None else _law(task, found)
     gap, care, least = 1.0, 1.0, np.inf
-    angle = _OPEN if found is None or law is None else max(found.angle, _CLOSED)
+    angle = (
+        _CLOSED if law is not None and found is not None and found.angle == _CLOSED else _OPEN
+    )  # left by this method
     rng = np.random.default_rng([seed, 1])
 
     def report(decrement: float) -> bool:
