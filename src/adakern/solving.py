@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -204,7 +205,7 @@ class _Work:
         self.tolerance = checks.positive("tolerance", chosen["tolerance"])
         self.steps = checks.integer("steps", chosen["steps"], least=1)
         self.budget = budget(options["memory"])
-        self.fields: list[np.ndarray] = []
+        self.fields: list[tuple[np.ndarray, np.ndarray]] = []
         if descends:
             self.init, self.fields = Start(), _fields(limit, X, options["init"], dtype)
         else:
@@ -216,7 +217,7 @@ class _Work:
             identity = {
                 "limit": storage.limit_config(limit),
                 "data": files.digest(X, y),
-                "init": files.digest(*self.init.kernels, *self.init.draws, *self.fields),
+                "init": files.digest(*self.init.kernels, *self.init.draws, *itertools.chain(*self.fields)),
                 "options": [self.particles, self.tolerance, self.budget, seed, dtype],
                 "version": __version__,
             }
@@ -349,8 +350,8 @@ def _largest(limit: Limit, X: np.ndarray) -> int:
     return max(sites.of(limit.network, X.shape).sizes(len(X), limit.network.depth))
 
 
-def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarray]:
-    """ANTK: preactivations of the neurons to start from, (n, P) a layer, of a CNN (n, P·S): those of a solution at these inputs, or of a finite network trained on them."""
+def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """ANTK: preactivations of the neurons to start from, (n, P) a layer, of a CNN (n, P·S), and their shares: those of a solution at these inputs, or of a finite network trained on them."""
     if init is None:
         return []
     depth = limit.network.depth
@@ -366,7 +367,8 @@ def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarr
         raise ValueError(f"init must have {counts} positions in its layers, but it has {theirs.sites(X.shape)}")
     if isinstance(init, Solution):
         with _scope(dtype):
-            return [np.asarray(rows, np.float64).reshape(-1, rows.shape[-1]).T for rows in init.neurons(X)]
+            rows = [np.asarray(part, np.float64).reshape(-1, part.shape[-1]).T for part in init.neurons(X)]
+        return [(part, np.asarray(share, np.float64)) for part, share in zip(rows, init.shares, strict=True)]
     if not np.array_equal(init.X, X):
         raise ValueError("init must have been trained on X, but its inputs are others; only a Solution carries over")
     layers = []
@@ -376,7 +378,7 @@ def _fields(limit: Limit, X: np.ndarray, init: Any, dtype: str) -> list[np.ndarr
             for point in range(len(X))
             for position in range(counts[layer - 1])
         ]
-        layers.append(np.stack(values, axis=1))
+        layers.append((np.stack(values, axis=1), np.full(len(values[0]), 1 / len(values[0]))))
     return layers
 
 

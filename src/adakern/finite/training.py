@@ -294,8 +294,11 @@ class Task:
     def _descend(self, record: Record) -> bool:
         """Gradient descent to the step nearest to the next moment, or to that moment with momentum."""
         dtype, rate = self.problem.y.dtype, self.settings.decays[0]
+        if self.plan.step is None:  # rates grow with the features
+            record.step = _DESCENT / self._fastest(record.weights)
+        elif record.index == 0:
+            record.step = self.plan.step
         if record.index == 0:
-            record.step = self.plan.step if self.plan.step is not None else _DESCENT / self._fastest(record.weights)
             record.drift = tuple(map(jnp.zeros_like, record.weights)) if self.plan.method == "momentum" else ()
         now, end = (float(t) for t in self.grid[record.index : record.index + 2])
         step = jnp.asarray(record.step, dtype)
@@ -305,7 +308,12 @@ class Task:
             record.weights, record.drift = rolling.state, rolling.drift
             count, fade = int(rolling.steps), math.exp(-rate * (end - now))
         else:
-            count = max(0, round(end / record.step) - record.steps)
+            if self.plan.step is None:
+                count = math.ceil((end - now) / record.step)
+                record.step = (end - now) / count
+                step = jnp.asarray(record.step, dtype)
+            else:
+                count = max(0, round(end / record.step) - record.steps)
             record.weights = _descend(self.net, self.problem, record.weights, step, jnp.asarray(count))
             fade = (1 - record.step * rate) ** count
         record.steps += count

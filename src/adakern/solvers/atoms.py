@@ -213,13 +213,14 @@ def condense(
     fields: list[np.ndarray],
     angle: float,
     where: Sites = POINTS,
+    shares: list[np.ndarray] | None = None,
 ) -> Atoms:
     r"""White particles with their features and fields, as atoms: $W^\ell_i$ is the shortest that makes the fields.
 
-    First layer: the white coordinates themselves. Above: $W=h\,(\sqrt w\varphi)^{+}$.
+    Equal `shares` if none are given. First layer: the white coordinates themselves. Above: $W=h\,(\sqrt w\varphi)^{+}$.
     """
     incoming = [np.asarray(positions[0])]
-    shares = [np.full(len(p), 1 / len(p)) for p in positions]
+    shares = shares or [np.full(len(p), 1 / len(p)) for p in positions]
     for layer in range(1, len(positions)):
         below = where.gather(layer - 1, np.sqrt(shares[layer - 1])[:, None] * features[layer - 1]).T
         values, vectors = np.linalg.eigh(below.T @ below)

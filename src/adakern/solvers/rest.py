@@ -54,7 +54,7 @@ def solve(
     tolerance: float,
     steps: int,
     budget: int,
-    init: list[np.ndarray],
+    init: list[tuple[np.ndarray, np.ndarray]],
     checkpoint: Checkpoint,
     progress: Progress,
 ) -> Answer:
@@ -113,7 +113,7 @@ def _check_memory(limit: ANTK, X: np.ndarray, y: np.ndarray, count: int) -> int:
     return max(fields)
 
 
-def _starts(task: Problem, init: list[np.ndarray]) -> int:
+def _starts(task: Problem, init: list[tuple[np.ndarray, np.ndarray]]) -> int:
     large = task.convex and len(task.shape.root) * task.y.shape[1] > _BOTH
     return 1 if init or large else 2
 
@@ -133,10 +133,11 @@ def _one(
     if task.convex and rest_convex.fits(task):
         with scope("float64"):
             return rest_convex.newton(task, seed + 1000 * start, tolerance, meter, found)
-    deep = task.limit.network.depth > 1 and task.model.kinked
-    begin = 0 if found is None and not deep else len(ANGLES) - 1
+    # Where neurons may rest in several places the flow says how many go where.
+    begin = 0 if found is None and task.convex else len(ANGLES) - 1
     if found is None:
-        found = followed(task, seed, start, count, meter, journal) if deep else white(task, seed, start, count, meter)
+        flows = not task.convex
+        found = followed(task, seed, start, count, meter, journal) if flows else white(task, seed, start, count, meter)
         meter.reach(found)
     return _end(task, found, begin, seed, tolerance, meter)
 

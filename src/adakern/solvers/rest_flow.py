@@ -28,8 +28,12 @@ from adakern.solvers.rest_task import Meter, Problem
 
 WIDEST = 512
 _LENGTHS = 48.0  # time to follow, over the slowest decay: neurons that are going to be one have met by then
+_SHARE = 0.3  # of the evaluations that are left, at most
 _WORK = 2e13  # floating-point operations to spend on it at most
-_STRETCH = 256  # steps between two looks at the fastest rate
+_STRETCH = (
+    16,
+    256,
+)  # steps between two looks at the fastest rate, which grows with the features: in the beginning, and later
 _STABLE = 0.5  # a step over what that rate allows
 
 Weights = tuple[Array, ...]
@@ -61,9 +65,8 @@ def _fastest(model: Model, data: Data, weights: Weights) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _advance(model: Model, data: Data, rolling: Rolling, step: Array, end: Array) -> Rolling:
-    velocity = functools.partial(_velocity, model, data)
-    return momentum.advance(velocity, rolling, step, end, jnp.asarray(_STRETCH, jnp.int32))
+def _advance(model: Model, data: Data, rolling: Rolling, step: Array, end: Array, most: Array) -> Rolling:
+    return momentum.advance(functools.partial(_velocity, model, data), rolling, step, end, most)
 
 
 def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, where: Sites, depth: int) -> Any:
@@ -85,7 +88,7 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, jou
     white = task.white._replace(
         **{name: jnp.asarray(getattr(task.white, name), "float32") for name in ("root", "y", "richness", "decays")}
     )
-    width = 2 * max(1, min(count, WIDEST) // 2)
+    width = 2 * max(1, (min(count, WIDEST) if depth > 1 else count) // 2)
     span = left = _LENGTHS / min(task.limit.decays)
     if journal.network is None:
         rng = np.random.default_rng([seed, start])
@@ -94,13 +97,14 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, jou
     else:
         weights, left = tuple(map(jnp.asarray, journal.network[0])), journal.network[1]
     each = 6.0 * len(white.root) * sum(w.size for w in weights)
-    most = meter.used + int(min(meter.left, _WORK / each))
+    most = meter.used + int(min(_SHARE * meter.left, _WORK / each))
     rolling = momentum.start(weights)._replace(time=jnp.asarray(span - left, white.root.dtype))
     end = jnp.asarray(span, white.root.dtype)
     while float(rolling.time) < span and meter.used < most:
         step = _STABLE / _fastest(task.model, white, rolling.state)
         before = int(rolling.steps)
-        rolling = _advance(task.model, white, rolling, step, end)
+        stretch = jnp.asarray(min(max(_STRETCH[0], before // 4), _STRETCH[1]), jnp.int32)
+        rolling = _advance(task.model, white, rolling, step, end, stretch)
         taken = int(rolling.steps) - before + chebyshev.POWERS
         meter.used += taken
         journal.flow(tuple(map(np.asarray, rolling.state)), span - float(rolling.time))

@@ -51,11 +51,12 @@ def _condensed(task: Problem, positions: rest_model.Layers) -> Atoms:
     return atomic.merge(task.shape, made, CLOSE[0])
 
 
-def from_fields(task: Problem, fields: list[np.ndarray]) -> Atoms:
-    """Neurons given by their fields at all points (of a CNN at their positions), with the shortest weights that make them."""
+def from_fields(task: Problem, given: list[tuple[np.ndarray, np.ndarray]]) -> Atoms:
+    """Neurons of every layer given by their fields at all points (of a CNN at their positions) and their shares, with the shortest weights that make them."""
     first = task.points.first
+    fields, shares = [field for field, _ in given], [share for _, share in given]
     own = [field.reshape(len(field), len(task.y), -1)[:, first].reshape(len(field), -1) for field in fields]
     features = [task.shape.curve(field, np.zeros_like(field))[0] for field in own]
     weights = own[0] @ np.linalg.pinv(task.shape.root).T
-    made = atomic.condense([weights, *own[1:]], features, own, 0.0, task.shape.where)
+    made = atomic.condense([weights, *own[1:]], features, own, 0.0, task.shape.where, shares)
     return atomic.merge(task.shape, made, CLOSE[1])
