@@ -66,7 +66,7 @@ def gradient_flow(
         method: "ode", the flow by an adaptive Runge–Kutta pair; "chebyshev", by stabilised steps, which are longer than the fastest rate allows the former: for what is
             trained to its end; "descent", gradient descent with a step; or "momentum", descent whose inertia is a hundredth of the time passed, which is the flow up to that and
             takes fewer, longer steps the later it is.
-        step: of gradient descent, the first one of momentum; by default from the largest eigenvalue of the tangent kernel at the start, found by power iteration.
+        step: of gradient descent, the first one of momentum; by default from the largest eigenvalue of the tangent kernel, found by power iteration at the start and at every recorded moment.
         accuracy: error per step of the integrator: "ode": relative and absolute, 1e-5 by default; at kinks the flow slides along them in steps of this size,
             and where a ReLU network's last digits matter, ask for less. "chebyshev": relative to the weights of each layer, 1e-3 by default.
         initial: "normal" or "laplace" weights, of unit variance.

@@ -34,7 +34,7 @@ _STRETCH = (
     16,
     256,
 )  # steps between two looks at the fastest rate, which grows with the features: in the beginning, and later
-_STABLE = 0.5  # a step over what that rate allows
+_STABLE = 0.2  # a step over what that rate allows: it grows on the way
 
 Weights = tuple[Array, ...]
 
