@@ -73,3 +73,27 @@ def test_what_cannot_be_started_from(cold, run):
         solve(inputs=X[:, :2], init=cold)
     with pytest.raises(ValueError, match="init must have been trained on X"):
         solve(inputs=X + 1.0, init=run)
+
+
+def test_neurons_of_another_solution_keep_their_shares():
+    """Of tanh some are many and some are few: with equal shares they would rest elsewhere."""
+    rng = np.random.default_rng(1)
+    points, labels = rng.normal(size=(6, 3)), np.sign(rng.normal(size=6))
+    limit = ak.ANTK(ak.MLP(1, "tanh"), richness=1.0, decay=0.1)
+    first = ak.solve(limit, points, labels, particles=256)
+    again = ak.solve(limit, points, labels, init=first)
+    assert first.shares is not None and first.shares[0].max() > 2 * first.shares[0].min()
+    assert again.stats["objective"] == pytest.approx(first.stats["objective"], rel=1e-5)
+    np.testing.assert_allclose(again.fitted, first.fitted, atol=1e-3)
+
+
+@pytest.mark.long
+def test_tanh_ends_where_its_dynamics_does():
+    rng = np.random.default_rng(1)
+    points, labels = rng.normal(size=(6, 3)), np.sign(rng.normal(size=6))
+    limit = ak.ANTK(ak.MLP(1, "tanh"), richness=1.0, decay=0.1)
+    ends = np.stack([ak.solve(limit, points, labels, seed=seed).fitted for seed in range(4)])
+    flow = ak.dynamics(limit, points, labels, [2000.0], neurons=1024, replicas=4)
+    error = np.hypot(ends.std(axis=0, ddof=1) / 2, flow.fitted_errors[-1])
+    assert np.abs((ends.mean(axis=0) - flow.fitted[-1]) / error).max() < 6  # of four each, error bars are rough
+    assert np.abs(ends.mean(axis=0) - flow.fitted[-1]).max() < 0.01
