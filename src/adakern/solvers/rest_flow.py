@@ -27,7 +27,7 @@ from adakern.solvers.rest_settle import CLOSE
 from adakern.solvers.rest_task import Meter, Problem
 
 WIDEST = 512
-_LENGTHS = 48.0  # time to follow, over the slowest decay: neurons that are going to be one have met by then
+_LENGTHS = 12.0, 48.0  # time to follow, over the slowest decay: neurons that are going to be one have met by then; at kinks they take longer
 _SHARE = 0.3  # of the evaluations that are left, at most
 _WORK = 2e13  # floating-point operations to spend on it at most
 _STRETCH = (
@@ -89,7 +89,7 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, jou
         **{name: jnp.asarray(getattr(task.white, name), "float32") for name in ("root", "y", "richness", "decays")}
     )
     width = 2 * max(1, (min(count, WIDEST) if depth > 1 else count) // 2)
-    span = left = _LENGTHS / min(task.limit.decays)
+    span = left = _LENGTHS[task.model.kinked] / min(task.limit.decays)
     if journal.network is None:
         rng = np.random.default_rng([seed, start])
         drawn = _drawn(rng, width, white.root.shape[1], task.y.shape[1], task.shape.where, depth)
