@@ -2,7 +2,8 @@ r"""Where gradient flow with weight decay ends: neurons condense into few, and t
 
 One hidden layer of a homogeneous activation is convex over laws of unit neurons, and `rest_convex` solves it from nothing. All others:
 
-1. *Sorting.* Deep networks of ReLU follow the flow itself (`rest_flow`); with other activations white particles from the network's initial law go downhill on $F$ (see `rest_model`) by quasi-Newton steps.
+1. *Sorting.* A network follows the flow itself (`rest_flow`), which decides how many neurons rest where; convex problems that Newton's method does not take begin with white particles, downhill on $F$
+   (see `rest_model`).
 2. *Atoms.* At rest neurons have nothing left of their initial values: those that point the same way are one (`atoms`). Descent goes on with few weighted neurons, the angle over which ReLU's corner is
    rounded off falling to nearly nothing; where in the corner a pair of neuron and point ends up is the subgradient that stationarity asks for.
 3. *Births* (homogeneous activations): could a neuron that is not there lower $F$? A search over unit neurons of every layer says so; the strongest are added, and 2 begins again.

@@ -1,6 +1,6 @@
 r"""Gradient flow itself, for as long as it decides where it ends.
 
-Deep networks of ReLU have many places to rest, close to each other in value; which of them the flow ends in is decided while neurons sort themselves, and quasi-Newton steps sort them differently.
+Where a problem is not convex neurons have many places to rest, close to each other in value; which of them the flow ends in is decided while neurons sort themselves, and quasi-Newton steps sort them differently.
 So a network of width $n$ is followed, in the coordinates of its inputs' span, with a readout of opposite pairs (zero output at the start, as at infinite width):
 
 $$J=\gamma_0^2\mathcal L+\frac1{2n}\sum_\ell\lambda_\ell|W^\ell|^2,\qquad\dot W^\ell=-n\,\partial J/\partial W^\ell,\qquad h^{\ell+1}=W^\ell\varphi(h^\ell)/\sqrt n,\quad s=a^\top\varphi(h^L)/(n\gamma_0).$$
