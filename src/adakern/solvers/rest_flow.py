@@ -27,7 +27,10 @@ from adakern.solvers.rest_settle import CLOSE
 from adakern.solvers.rest_task import Meter, Problem
 
 WIDEST = 512
-_LENGTHS = 12.0, 48.0  # time to follow, over the slowest decay: neurons that are going to be one have met by then; at kinks they take longer
+_LENGTHS = (
+    12.0,
+    48.0,
+)  # time to follow, over the slowest decay: neurons that are going to be one have met by then; at kinks they take longer
 _SHARE = 0.3  # of the evaluations that are left, at most
 _WORK = 2e13  # floating-point operations to spend on it at most
 _STRETCH = (
