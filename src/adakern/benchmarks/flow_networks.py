@@ -90,7 +90,7 @@ def networks(
     found = []
     for width, seed in sizes:
         train = partial(_trained, options, limit, data, how, width, seed)
-        key = f"{label}, N={width}, seed {seed}"
+        key = f"{label}, N={width}, seed {seed}" + (f", time {options.time:g}" if options.time else "")
         found.append(ended(train, limit.network, data[0], options.runs, key, (width, seed) == sizes[-1]))
     return sizes, found
 

@@ -50,11 +50,6 @@ def value(run: finite.Run) -> float:
 
 
 def _of(run: finite.Run, neurons: bool) -> Ended:
-    counts = run.network.sites(run.X.shape)
-    fields = [
-        np.stack([run.density(layer, p, a)[0] for p in range(len(run.X)) for a in range(counts[layer - 1])], axis=1)
-        for layer in range(1, run.network.depth + 1)
-    ]
     stats = run.stats
     facts = {
         "value": value(run),
@@ -64,9 +59,17 @@ def _of(run: finite.Run, neurons: bool) -> Ended:
         "converged": run.converged,
         "status": run.status,
     }
-    kept = tuple(np.asarray(f, np.float32) for f in fields) if neurons else ()
+    kept = _fields(run) if neurons else ()
     assert run.test_predictions is not None
     return Ended(run.network, run.X, run.kernels, run.fitted, run.test_predictions, kept, facts)
+
+
+def _fields(run: finite.Run) -> tuple[np.ndarray, ...]:
+    layers = enumerate(run.network.sites(run.X.shape), 1)
+    columns = [
+        [run.density(layer, p, a)[0] for p in range(len(run.X)) for a in range(sites)] for layer, sites in layers
+    ]
+    return tuple(np.stack(parts, axis=1).astype(np.float32) for parts in columns)
 
 
 def ended(
