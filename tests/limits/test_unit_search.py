@@ -213,7 +213,7 @@ def test_single_precision():
     assert found.values.max() == pytest.approx(around_the_circle(root, factor), rel=1e-6)
 
 
-def test_hops_find_better_ones():
+def test_families_find_better_ones():
     """300 points in 50 dimensions with random labels: almost every start ends in a maximum of its own."""
     rng = np.random.default_rng(0)
     root, factor = rng.normal(size=(300, 50)) / np.sqrt(50), rng.normal(size=(300, 1))
@@ -225,6 +225,37 @@ def test_hops_find_better_ones():
     assert found.values[0] > first.values.max() * (1 + 1e-5)
     assert np.all(np.diff(found.values) <= 0) and found.error.max() < 1e-9
     assert found.values[0] == pytest.approx(10.2404, abs=0.02)  # the best ever found
+
+
+def test_families_of_places():
+    """As many dimensions as points, where any of them can be on or off: each family's best is no worse than the place, all are maxima, and they beat four times as many random starts."""
+    rng = np.random.default_rng(3)
+    root, factor = rng.normal(size=(80, 80)) / np.sqrt(80), rng.normal(size=(80, 1))
+    with scope("float64"):
+        places = unit_search.default_starts(root, factor, 4, jax.random.key(1))
+        settled = unit_search.families(RELU, root, factor, places, np.random.default_rng(0), rounds=0)
+        found = unit_search.families(RELU, root, factor, places, np.random.default_rng(0), rounds=4)
+        again = unit_search.families(RELU, root, factor, places, np.random.default_rng(0), rounds=4)
+        others = climb(root, factor, starts=unit_search.default_starts(root, factor, 4 * 68, jax.random.key(2)))
+    assert len(settled.values) == 4 and len(found.values) == 4 * (1 + 4 * 4)
+    np.testing.assert_array_equal(found.values[:4], settled.values)
+    np.testing.assert_array_equal(found.values, again.values)
+    assert found.error.max() < 1e-9
+    np.testing.assert_allclose(found.values, pulls(root, factor, found.directions), rtol=1e-12)
+    assert found.values.max() > settled.values.max() and found.values.max() > others.values.max()
+
+
+def test_known_neurons_count_and_other_families_are_elsewhere():
+    rng = np.random.default_rng(5)
+    root, factor = rng.normal(size=(40, 40)), rng.normal(size=(40, 1))
+    with scope("float64"):
+        starts = unit_search.default_starts(root, factor, 24, jax.random.key(0))
+        best = unit_search.hardest(RELU, root, factor, starts, jax.random.key(1)).directions[:1]
+        found = unit_search.hardest(RELU, root, factor, starts[:2], jax.random.key(2), known=best)
+        heads = unit_search.apart(climb(root, factor), best, 5)
+    assert found.values[0] >= pulls(root, factor, best)[0] * (1 - 1e-12)
+    assert 0 < len(heads) <= 5 and np.max(heads @ best.T) < 0.98
+    assert np.max(np.triu(heads @ heads.T, 1)) < 0.98
 
 
 def test_starts_are_unit_vectors_and_follow_the_key(rng):

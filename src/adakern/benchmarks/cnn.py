@@ -27,7 +27,7 @@ CASES: dict[str, Case] = {
         cnn_flow.rest_settings(),
     ),
     "published": Case(
-        "The paper's task, 1000 images, 500 to test on, richness 1, decay 0.01, outputs that start at 0: the CNN in colour, the MLP in grey at 32 × 32. The mean over patterns is the sum with decay 10 for a time of 0.2. Test losses are means of Δ².",
+        "The paper's task, 1000 images, 500 to test on, richness 1, decay 0.01, outputs that start at 0: both in colour. The mean over patterns is the sum with decay 10 for a time of 0.2. Test losses are means of Δ².",
         cnn_learning.published_settings(),
     ),
     "points": Case(

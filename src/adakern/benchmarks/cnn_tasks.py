@@ -22,10 +22,10 @@ def images(options: Options, points: int, tests: int | None = None) -> Data:
     return datasets.cifar10(GROUPS, False, size, most, options.tests() if tests is None else tests, flat=False)
 
 
-def grey(options: Options, points: int, tests: int) -> Data:
-    """The same pictures as an MLP of the published comparison sees them: in grey, flat, 1024 pixels."""
+def flat(options: Options, points: int, tests: int) -> Data:
+    """The same pictures as an MLP sees them: in colour, 3072 numbers."""
     size, most = (QUICK, min(points, 40)) if options.quick else (32, points)
-    return datasets.cifar10(GROUPS, True, size, most, tests)
+    return datasets.cifar10(GROUPS, False, size, most, tests)
 
 
 def small(points: int, tests: int = 1) -> Data:
@@ -47,7 +47,7 @@ def two_layers(activation: str = "tanh") -> CNN:
 def architectures(options: Options, points: int, tests: int) -> dict[str, tuple[Any, Data]]:
     """MLP and CNN, each with its inputs."""
     return {
-        "MLP": (MLP(1), grey(options, points, tests)),
+        "MLP": (MLP(1), flat(options, points, tests)),
         "CNN": (shallow(options), images(options, points, tests)),
     }
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from adakern.cli import sheets
+from adakern.cli import options, sheets
 
 EXAMPLE = "adakern bench cnn --quick --only lazy"
 
 
 def run(
-    quick: Annotated[bool, typer.Option("--quick", help="Small problems, for two cores.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only this case (repeat for several).")] = None,
-    setting: Annotated[str, typer.Option(help="Only settings whose name contains this.")] = "",
-    width: Annotated[int | None, typer.Option(min=2, help="Width of the networks.")] = None,
-    length: Annotated[float | None, typer.Option("--time", min=0, help="Theirs, in 1/decay.")] = None,
-    replicas: Annotated[int | None, typer.Option(min=2, help="Networks side by side.")] = None,
-    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: tables and picture of --numbers.")] = False,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
-    numbers: Annotated[
-        Path | None, typer.Option(help="Keep the numbers in this .json file; what is run replaces what it holds.")
-    ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw them into this .png, .svg or .pdf file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quick: options.Quick = False,
+    only: options.Only = None,
+    setting: options.Setting = "",
+    width: options.Width = None,
+    length: options.Length = None,
+    replicas: options.Replicas = None,
+    runs: options.Runs = None,
+    draw: options.Draw = False,
+    markdown: options.Markdown = None,
+    numbers: options.Numbers = None,
+    picture: options.Picture = None,
+    as_json: options.Json = False,
 ) -> None:
     """Check convolutional networks against networks of finite width and the published losses; full size wants a GPU."""
     from adakern.benchmarks import cnn, cnn_picture
@@ -33,4 +27,4 @@ def run(
 
     book = sheets.row_book("adakern bench cnn", "Convolutional networks", cnn.CASES, cnn_picture.draw)
     asked = sheets.Request(quick, only, markdown, numbers, picture, as_json)
-    sheets.run_book(book, asked, Options(quick, width, length or None, replicas), setting, draw)
+    sheets.run_book(book, asked, Options(quick, width, length or None, replicas, runs=runs), setting, draw)

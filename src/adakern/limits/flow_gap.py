@@ -94,6 +94,7 @@ def gap(
     key: Array,
     errors: Any = None,
     pool: Pool = _POINTS,
+    known: Any = None,
 ) -> Gap:
     r"""The gap with $\Delta$ the errors of the outputs, and the strongest pull that `unit_search.hardest` finds from `starts`.
 
@@ -101,17 +102,18 @@ def gap(
         loss, y, outputs, cost, price: see `measured`.
         activation: homogeneous of degree one.
         root: $A$, (P, r), $AA^\top=\Phi^0$, one row for each row of `y`; of a CNN one for each of its positions.
-        starts: (S, r), such as `unit_search.default_starts` and the neurons themselves.
-        key: for its hops.
+        starts: (S, r), such as `unit_search.default_starts`.
+        key: for what is random in it.
         errors: another $\Delta$, (P, C), which is a dual point as well; the better one counts.
         pool: what a CNN's readout does with positions.
+        known: the neurons themselves, (n, r).
 
     Called inside `precision.scope`.
     """
     tried = []
     for delta in (loss.error(jnp.asarray(y), jnp.asarray(outputs)), errors):
         if delta is not None:
-            found = unit_search.hardest(activation, root, pool.factor(np.asarray(delta)), starts, key)
+            found = unit_search.hardest(activation, root, pool.factor(np.asarray(delta)), starts, key, known=known)
             pull, direction = float(found.values[0]), found.directions[0]
             tried.append(measured(loss, y, outputs, delta, cost, price, pull, direction))
     return max(tried, key=lambda one: one.dual)

@@ -18,6 +18,8 @@ _SAME = 0.6  # power of machine epsilon within which two unit rows are one ray
 _ZERO = 16.0  # machine epsilons × the longest row: below, a row is a rounding error of zero
 _RIDGE = 1e-13  # added to the diagonal, of ones, of a Gram matrix of rows, which may depend on each other; more where it must
 _DENSE = 32  # columns of F up to which its image is formed
+_CHEAP = 12  # points that are turned on or off are among so many that cost the least
+_TURNED = (2, 9)  # how many of them at once: at least, and less than
 
 
 class Task(NamedTuple):
@@ -91,9 +93,34 @@ def settle(task: Task, u: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, ..
     return u, np.asarray(now.value), slopes, np.asarray(np.linalg.norm(pull - u) * (now.value > 0))
 
 
+def turned(task: Task, end: tuple[np.ndarray, ...], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    r"""Another local maximum close to a settled one: a few points that pull the neuron up are turned on or off, among those that cost the least, and it settles again.
+
+    With slopes $s$ of these points and $\beta$ of the others, $\max_u$ is $\max_{s\in\{0,1\}}\min_\beta|A^\top(b\circ s)-A^\top\beta|$, and turning one point changes the square of it by
+    $\pm2Vb_\mu h_\mu+b_\mu^2|A_\mu^\perp|^2$ as long as the kinks are the same ones, to which $A^\perp$ is orthogonal.
+    """
+    u, _, slopes, _ = end
+    now, theta = signal(task, u), (slopes - task.line) / task.bend
+    strength, on = task.bend * now.b, now.h > 0
+    kinks = (strength < 0) & (theta > 0) & (theta < 1)
+    across = np.sum((task.rows @ np.linalg.qr(task.rows[kinks].T)[0]) ** 2, axis=1) if kinks.any() else 0.0
+    gain = np.where(on, -2.0, 2.0) * now.value * strength * now.h + strength**2 * (1 - across)
+    pulls = np.flatnonzero(strength > 0)
+    cheap = pulls[np.argsort(-gain[pulls], kind="stable")[:_CHEAP]]
+    if not len(cheap):
+        return end
+    some = rng.choice(cheap, size=min(int(rng.integers(*_TURNED)), len(cheap)), replace=False)
+    on[some] = ~on[some]
+    return settle(task, *_towards(task, now, on, theta))
+
+
 def _step(task: Task, now: Signal, theta: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray]:
+    return _towards(task, now, now.h > side, theta)
+
+
+def _towards(task: Task, now: Signal, on: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best direction, and θ, where what pulls upwards is linear: on or off as given."""
     strength = task.bend * now.b
-    on = now.h > side
     c = (task.line * now.b + np.where(strength > 0, strength * on, 0.0)) @ task.rows
     top = np.maximum(-strength, 0.0)
     beta = box(task.rows, c, theta * top, top)

@@ -12,6 +12,7 @@ $h_\mu=0$: the Clarke subgradient, to which gradient flow averages there.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from adakern import memory
 from adakern.activations import Activation
-from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, unit
+from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, turned, unit
 
 _CLIMBS = 30  # steps of a start before it is settled to rounding
 _RIDGES, _STRETCH = 200, 10  # the same with several outputs; after how many those that still rise go on alone
@@ -33,15 +34,15 @@ _DEEPER = 40  # the same with several outputs
 _LONGER = (2.0, 4.0, 8.0, 16.0, 32.0)  # times a step, tried where there are several outputs
 _BATCH, _REST = 64, 16  # starts at once: enough for a matrix product to be a fast one; and where few are left
 _ROUNDS = 6  # of `hardest`, at most
-_HOP = 0.5  # length of its hops
-_PARENTS = 16  # from which it hops
-_HOPS = 64  # in a round
+_PARENTS = 16  # families that it follows
+_FAMILY = 0.98  # cosine of neurons of one family
 _MANY = (32, 2048)  # starts over windows of images, at least and at most, and
 _WORK = 3e7  # the numbers that all of them together go through in a product
-_FEW = 4  # times that each maximum was found on average: then these are all, or nearly
+_FEW = 4  # times that each maximum was found on average
 
 
 _Signal = tuple[Array, Array, Array]  # h, b, and the value
+_End = tuple[np.ndarray, ...]  # u, the value, slopes, and how far from stationary
 
 
 class Found(NamedTuple):
@@ -82,7 +83,7 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any, *, exact
     """
     dtype = np.dtype(jnp.result_type(float))
     starts = unit(np.asarray(starts, np.float64))
-    task, scale = reduce(np.asarray(root, np.float64), np.asarray(factor, np.float64), *bends(activation), dtype)
+    task, scale = _task(activation, root, factor, dtype)
     if scale == 0.0 or not len(task.rows) or not len(starts):
         on = starts @ np.asarray(root, np.float64).T > 0
         nothing = np.zeros(len(starts))
@@ -97,9 +98,52 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any, *, exact
             starts = np.where(dead[:, None], -starts, starts)  # what is off everywhere is on on the other side
             end = settle if exact else _rough
             settled = [end(task, u, theta) for u, theta in zip(*_climb(task, starts, dtype), strict=True)]
+    return _found(task, scale, settled, dtype)
+
+
+def _task(activation: Activation, root: Any, factor: Any, dtype: np.dtype[Any]) -> tuple[Task, float]:
+    return reduce(np.asarray(root, np.float64), np.asarray(factor, np.float64), *bends(activation), dtype)
+
+
+def _found(task: Task, scale: float, settled: Sequence[_End], dtype: np.dtype[Any]) -> Found:
     directions, values, slopes, error = (np.stack(part) for part in zip(*settled, strict=True))
     spread = np.where(task.member[None, :] >= 0, slopes[:, task.member], task.line)
     return Found(*(np.asarray(part, dtype) for part in (directions, scale * values, spread, error)))
+
+
+def families(
+    activation: Activation,
+    root: Any,
+    factor: Any,
+    places: Any,
+    rng: np.random.Generator,
+    *,
+    rounds: int,
+    tries: int = 4,
+    idle: int | None = None,
+) -> Found:
+    """Local maxima around places, each of which is settled; `tries` times a round a few points are turned on or off (`settling.turned`), and the best of what comes of a place goes on; until `idle` rounds in a row find nothing better.
+
+    Maxima are many, and come in families: what random starts find of one is rarely its best. Places that are good already do not crowd out others.
+    """
+    dtype = np.dtype(jnp.result_type(float))
+    places = unit(np.asarray(places, np.float64))
+    task, scale = _task(activation, root, factor, dtype)
+    if scale == 0.0 or not len(task.rows) or not len(places) or task.bend == 0.0:
+        return search(activation, root, factor, places)
+    with threadpool_limits(1, user_api="blas"):
+        heads = [settle(task, u, np.asarray(task.rows @ u > 0, np.float64)) for u in places]
+        every, waited = list(heads), 0
+        for _ in range(rounds):
+            best = max(float(head[1]) for head in heads)
+            for place, head in enumerate(heads):
+                young = [turned(task, head, rng) for _ in range(tries)]
+                every.extend(young)
+                heads[place] = max((head, *young), key=lambda end: float(end[1]))
+            waited = 0 if max(float(head[1]) for head in heads) > (1 + _RISE) * best else waited + 1
+            if waited == idle:
+                break
+    return _found(task, scale, every, dtype)
 
 
 def _rough(task: Task, u: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -110,30 +154,41 @@ def _rough(task: Task, u: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, ..
     return u, np.asarray(now.value), slopes, np.asarray(np.linalg.norm(pull - u) * (now.value > 0))
 
 
-def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Array) -> Found:
-    """`search`, then again from random hops around the best that were found, until two rounds in a row find nothing better (one, where there are few maxima); the best few, the best first.
+def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Array, *, known: Any = None) -> Found:
+    """`search`, then the best of what was found and their `families`, until two rounds in a row find nothing better (one, where there are few maxima); the best few, the best first.
 
-    Where there are many maxima the best ones lie near each other, and hops find better ones than four times as many random starts.
+    `known` are unit neurons, (n, r), that count as found. They are next to the best of their families as a rule, and other families are looked for elsewhere.
     """
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
-    found, idle = (
-        _sorted(search(activation, root, factor, starts)),
-        0,
-    )  # roughly climbed, the best are not told from others
-    ends = bends(activation)
-    if not len(found.values) or found.values[0] == 0.0 or ends[0] == ends[1]:
-        return found
-    for _ in range(_ROUNDS):
-        parents = _distinct(found)
-        places = parents[np.arange(_HOPS) % min(len(parents), _PARENTS)]
-        hops = rng.standard_normal(places.shape) * (_HOP / np.sqrt(places.shape[1]))
-        more = search(activation, root, factor, places + hops)
-        best = found.values[0]
-        found = _sorted(Found(*(np.concatenate(both) for both in zip(found, more, strict=True))))
-        idle = 0 if found.values[0] > (1 + _RISE) * best else idle + 1
-        if idle == (1 if _FEW * len(parents) <= len(found.values) else 2):
-            break
-    return first(found, _PARENTS)
+    found, ends = search(activation, root, factor, starts), bends(activation)
+    own = np.zeros((0, root.shape[1])) if known is None else unit(np.asarray(known, np.float64))
+    if ends[0] == ends[1] and len(found.values):
+        return _sorted(found)
+    heads = apart(found, own, _PARENTS)
+    there = families(activation, root, factor, own, rng, rounds=1, tries=1)
+    others = families(activation, root, factor, heads, rng, rounds=_ROUNDS, idle=1 if few(found) else 2)
+    return first(joined(found, there, others), _PARENTS)
+
+
+def few(found: Found) -> bool:
+    """Whether starts led to the same maxima again and again: then these are all, or nearly."""
+    return _FEW * len(_distinct(_sorted(found))) <= len(found.values)
+
+
+def joined(*parts: Found) -> Found:
+    """All that was found."""
+    return Found(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def apart(found: Found, known: np.ndarray, most: int) -> np.ndarray:
+    """The best directions of so many families that none of the known directions is in, the best first."""
+    kept = np.concatenate([np.asarray(known, np.float64), np.zeros((most, known.shape[1]))])
+    count = len(known)
+    for k in np.argsort(-found.values, kind="stable"):
+        u = np.asarray(found.directions[k], np.float64)
+        if count < len(kept) and found.values[k] > 0 and np.max(kept[:count] @ u, initial=-1.0) < _FAMILY:
+            kept[count], count = u, count + 1
+    return kept[len(known) : count]
 
 
 def first(found: Found, most: int) -> Found:

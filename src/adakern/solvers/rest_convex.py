@@ -31,25 +31,28 @@ _TIGHTEN = (
 )  # angle, relative gradient over the tolerance, evaluations
 _SEEDS = 256  # random starts of a search
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
-_ROUNDS, _STEPS = 40, 80  # of Newton's method with new neurons, and steps in one
+_ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
 _NEW = 40  # neurons that join in a round, at most
 _FIRST = 30  # unsearched ones that join in the first, and as long as the gap is
 _FAR = 0.1
 _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
 _ENOUGH = 0.1  # of the tolerance, for the gap
 _ANGLE = 0.1  # of the gap, for that of a round
-_GAIN, _CLEAN = 2e-3, 1e-6  # of the gap: a round's last step gains no more; and when the end is
-_NEAR = 5e-3  # gap from which rounds are clean
+_GAIN = 1e-3  # of the gap: a round's last step gains no more, nor more than
+_CARE = 50.0  # times the loss and the square of the gap, both over the value
 _OTHERS = 16  # maxima elsewhere that join in a round of these
 _HALF = 0.5  # of the tolerance, for their gap
 _MANY = 100  # outputs of training points in all, from which several slow Newton's method down
 _RIDGES, _LEADS = 0.03, 2  # several outputs: the gap from which, or rounds after which, masses alone go on
-_SLOW = 0.7  # a gap that falls no faster in a round asks for more care
-_CARE, _UTMOST = 0.03, 1e-5  # by how much the last step of rounds after that is smaller, each time and in all
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_HOP, _HOPS = 0.5, 192  # length and number of hops from neurons at hand, from which others are searched for
+_HOPS, _MANY_HOPS = (
+    (0.5, 0.8),
+    128,
+)  # lengths and number of hops from neurons at hand, from which others are searched for
+_CLOSER = 0.02  # gap below which the families of what they find are searched too
+_FAMILIES, _YOUNG = 16, 3  # how many, and rounds
 
 
 def _curvature(limit: ANTK, points: inputs.Distinct) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -86,12 +89,12 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             wide = unit_search.default_starts(root, signal, 64, jax.random.key(seed + meter.used))
             elsewhere = unit_search.search(limit.network.activation, root, signal, wide, exact=False)
             best = unit_search.first(elsewhere, _OTHERS)
-            result = unit_search.Found(*(np.concatenate(both) for both in zip(rough, best, strict=True)))
+            result = unit_search.joined(rough, best)
         if far:
             key = jax.random.key(seed + meter.used)
             others = unit_search.default_starts(root, signal, _many(task, signal), key)
-            more = unit_search.hardest(limit.network.activation, root, signal, np.concatenate([others, starts]), key)
-            result = unit_search.Found(*(np.concatenate(both) for both in zip(result, more, strict=True)))
+            more = unit_search.hardest(limit.network.activation, root, signal, others, key, known=starts)
+            result = unit_search.joined(result, more)
         return result._replace(values=np.asarray(result.values) / price)
 
     def measure(features: np.ndarray, masses: np.ndarray, pull: np.ndarray, pulls: unit_search.Found) -> float:
@@ -198,7 +201,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
     law = None if found is None else _law(task, found)
-    gap, care, least = 1.0, 1.0, np.inf
+    gap, care = 1.0, 1.0
     angle = (
         _CLOSED if law is not None and found is not None and found.angle == _CLOSED else _OPEN
     )  # left by this method
@@ -212,22 +215,22 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     number = 0
     end: End | None = None
     for number in range(1, _ROUNDS + 1):
-        pulls, starts = _pulls(task, convex, law, angle, rng, jax.random.key(seed + number))
+        pulls, starts = _pulls(task, convex, law, angle, gap, rng, jax.random.key(seed + number))
         if law is not None:
-            gap = _gap(task, convex, law, angle, float(np.max(pulls.values)))
-            # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors, and what pulls is what is not at rest yet.
-            care = max(care * _CARE, _UTMOST) if gap > _SLOW * least else care
-            least = min(least, gap)
+            gap, misfit = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+            # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors.
+            care = min(_CARE * gap * misfit / _GAIN, 1.0)
         last = meter.spent or number == _ROUNDS
         if law is not None and _ridged(task) and (gap <= _RIDGES or number > _LEADS):
             # Several outputs: neurons slide along ridges, where readouts turn with them; masses do not.
             return corrected(task, _atoms(task, law), seed, tolerance, meter)
         if law is not None and (gap <= _TRY * tolerance or last):
             more = _hardest(task, convex, law, angle, jax.random.key(seed - number))
-            pulls = unit_search.Found(*(np.concatenate(both) for both in zip(pulls, more, strict=True)))
-            gap = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+            pulls = unit_search.joined(pulls, more)
+            gap, _ = _gap(task, convex, law, angle, float(np.max(pulls.values)))
             if gap <= _TRY * tolerance or last:
-                tried = _ended(task, convex, law, seed, number)
+                tried, more = _ended(task, convex, law, seed, number)
+                pulls = unit_search.joined(pulls, more)
                 end = tried if end is None or _relative(tried) < _relative(end) else end
                 if _relative(end) <= max(_ENOUGH * tolerance, min(tolerance, _CLOSED)) or last:
                     break
@@ -238,7 +241,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             convex,
             law,
             angles=(begin, closed),
-            goal=max((_GAIN if gap > _NEAR else _CLEAN) * gap * care, _ROUNDING),
+            goal=max(_GAIN * gap * care, _ROUNDING),
             steps=min(_STEPS, meter.left),
             report=report,
         ).law
@@ -303,18 +306,27 @@ def _pulls(
     convex: rest_step.Convex,
     law: rest_step.Law | None,
     angle: float,
+    gap: float,
     rng: np.random.Generator,
     key: jax.Array,
 ) -> tuple[unit_search.Found, np.ndarray]:
-    """Local maxima of the pull, from random starts and from hops around the neurons at hand; and the starts."""
+    """Local maxima of the pull, from random starts, from hops around the neurons at hand and, with one output and a small gap, in the families of both; and the starts."""
     delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
-    signal = convex.pool.factor(delta)
+    signal, activation = convex.pool.factor(delta), task.limit.network.activation
+    single = signal.shape[1] == 1
     starts = unit_search.default_starts(convex.root, signal, 64 if law is not None else 128, key)
+    own = np.zeros((0, starts.shape[1]))
     if law is not None:
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-        hops = rng.standard_normal((_HOPS, own.shape[1])) * (_HOP / np.sqrt(own.shape[1]))
-        starts = np.concatenate([starts, own[rng.integers(len(own), size=_HOPS)] + hops])
-    found = unit_search.search(task.limit.network.activation, convex.root, signal, starts, exact=signal.shape[1] == 1)
+        lengths = np.resize(_HOPS, (_MANY_HOPS, 1)) / np.sqrt(own.shape[1])
+        hops = rng.standard_normal((_MANY_HOPS, own.shape[1])) * lengths
+        starts = np.concatenate([starts, own[rng.integers(len(own), size=_MANY_HOPS)] + hops])
+    found = unit_search.search(activation, convex.root, signal, starts, exact=single)
+    if law is not None and single and gap < _CLOSER and not unit_search.few(found):
+        heads = unit_search.apart(found, own, _FAMILIES)
+        there = unit_search.families(activation, convex.root, signal, own, rng, rounds=1, tries=1)
+        others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=_YOUNG)
+        found = unit_search.joined(found, there, others)
     return found._replace(values=np.asarray(found.values) / convex.price), starts
 
 
@@ -335,8 +347,8 @@ def _strongest(
 ) -> unit_search.Found:
     units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
     signal = convex.pool.factor(delta)
-    starts = np.concatenate([unit_search.default_starts(convex.root, signal, _many(task, signal), key), units])
-    found = unit_search.hardest(task.limit.network.activation, convex.root, signal, starts, key)
+    starts = unit_search.default_starts(convex.root, signal, _many(task, signal), key)
+    found = unit_search.hardest(task.limit.network.activation, convex.root, signal, starts, key, known=units)
     return found._replace(values=np.asarray(found.values) / convex.price)
 
 
@@ -382,8 +394,10 @@ def _taken(convex: rest_step.Convex, law: rest_step.Law | None, u: np.ndarray, d
     return bool(np.any(close & (law.readouts @ signal > 0)))
 
 
-def _gap(task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, largest: float) -> float:
-    """The duality gap with corners of this angle, as good as the search is: where outputs are to meet their targets, those of sharp corners say more about the corners than about the neurons."""
+def _gap(
+    task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, largest: float
+) -> tuple[float, float]:
+    """The duality gap with corners of this angle, as good as the search is, and the loss, both over the value: where outputs are to meet their targets, those of sharp corners say more about the corners than about the neurons."""
     at = rest_step.place(convex, law, angle)
     s = at.outputs[task.points.member]
     loss = losses.get(task.limit.loss)
@@ -391,8 +405,9 @@ def _gap(task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: flo
     # A pull that is missed makes the dual too large, and the neurons at hand pull hardest as a rule.
     own = np.linalg.norm(convex.signals(at.features, summed(task, signal)), axis=1)
     own /= np.maximum(at.sizes, np.finfo(np.float64).tiny)
-    most = max(largest * convex.price, float(np.max(own)))
-    return flow_gap.measured(loss, task.y, s, signal, float(at.sizes.sum()), convex.price, most).relative
+    most, cost = max(largest * convex.price, float(np.max(own))), float(at.sizes.sum())
+    gap = flow_gap.measured(loss, task.y, s, signal, cost, convex.price, most)
+    return gap.relative, 1 - convex.price * cost / gap.primal if gap.primal else 0.0
 
 
 def _atoms(task: Problem, law: rest_step.Law) -> Atoms:
@@ -405,8 +420,10 @@ def _atoms(task: Problem, law: rest_step.Law) -> Atoms:
     return Atoms((units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), angle)
 
 
-def _ended(task: Problem, convex: rest_step.Convex, law: rest_step.Law, seed: int, rounds: int) -> End:
-    """A law as atoms, with the corner of theirs all but closed."""
+def _ended(
+    task: Problem, convex: rest_step.Convex, law: rest_step.Law, seed: int, rounds: int
+) -> tuple[End, unit_search.Found]:
+    """A law as atoms, with the corner of theirs all but closed, and what pulls hardest on them."""
     limit = task.limit
     law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
     rest = rest_newton.descend(convex, law, angles=(1e-4, _CLOSED), goal=1e-12, steps=_STEPS)
@@ -419,14 +436,14 @@ def _ended(task: Problem, convex: rest_step.Convex, law: rest_step.Law, seed: in
     relative = float(np.linalg.norm(gradient) / scale / (scale * np.linalg.norm(found.incoming[0])))
     sharp = replace(found, angle=0.0)
     # Errors of corners that are all but closed are a dual point as well, and the better one where targets are nearly met.
-    tried = []
+    tried, others = [], []
     for one in (sharp, found) if angle else (sharp,):
         delta = errors(task, one)
         pulls = convex.signals(convex.features(units), summed(task, delta))
-        others = _strongest(task, convex, law, summed(task, delta), jax.random.key(seed)).values
-        excess = max(float(np.max(others)), float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price) - 1
+        others.append(_strongest(task, convex, law, summed(task, delta), jax.random.key(seed + rounds)))
+        excess = max(float(np.max(others[-1].values)), float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price) - 1
         tried.append((certificate(task, sharp, excess + 1, delta), excess))
         if tried[-1][0].relative <= _CLOSED:
             break
     gap, excess = min(tried, key=lambda one: one[0].relative)
-    return End(found, value, relative, excess, gap, rounds)
+    return End(found, value, relative, excess, gap, rounds), unit_search.joined(*others)
