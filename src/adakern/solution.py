@@ -52,7 +52,7 @@ class Solution:
         X, y: the training data.
         kernels: $\Phi^1..\Phi^L$, each (P, P). Those of a CNN's inner layers, (P, S, P, S) over pairs of positions, are computed when they are asked for in the lazy limits.
         kernel: the predictor's own, $\Phi^L$ or $K$.
-        kernel_errors: standard error of each entry of `kernels`; 0 in closed form. The biases of a finite step and of a finite number of particles
+        kernel_errors: standard error of each entry of `kernels`; 0 in closed form. ANTK: how far two starts are apart, over $\sqrt2$; nan where there was one. The biases of a finite step and of a finite number of particles
             are taken out, with the error that this costs (`stats["bias"]` has their size).
         gradient_kernels: $G^1..G^L$ (NTK, and ANTK with one output), else None; of a CNN (P, S, P, S), when they are asked for.
         duals: $\hat\Phi^1..\hat\Phi^L$ (ANBK), else None.

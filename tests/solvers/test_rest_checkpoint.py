@@ -90,3 +90,50 @@ def test_a_checkpoint_of_another_problem_is_refused(tmp_path, stop, monkeypatch)
     with pytest.raises(ValueError, match="belongs to a run with another options"):
         solve(checkpoint=file, seed=1)
     assert file.exists()
+
+
+IMAGES, LABELS = np.random.default_rng(2).standard_normal((4, 4, 4, 1)), np.array([1.0, -1.0, -1.0, 1.0])
+
+
+def of_images(depth, **options):
+    limit = ak.ANTK(ak.CNN(depth, window=2, stride=2, readout="mean"), richness=3.0, decay=0.2)
+    return ak.solve(limit, IMAGES, LABELS, particles=32, **options)
+
+
+@pytest.fixture(scope="module")
+def whole_images():
+    return of_images(2)
+
+
+@pytest.mark.parametrize("text", ["flow", "stationary"])
+def test_images_go_on(whole_images, stop, tmp_path, monkeypatch, text):
+    """A CNN, in the flow and in the descent: from what the file has of it."""
+    file = tmp_path / "run.checkpoint"
+    stop(text, 0)
+    with pytest.raises(KeyboardInterrupt):
+        of_images(2, checkpoint=file)
+    monkeypatch.undo()
+    held = []
+
+    class Journal(rest.Journal):
+        def __init__(self, *rest):
+            super().__init__(*rest)
+            held.append("flow" if self.network is not None else "stationary" if self.atoms is not None else "nothing")
+
+    monkeypatch.setattr(rest, "Journal", Journal)
+    resumed = of_images(2, checkpoint=file)
+    assert held == [text]
+    assert not file.exists() and resumed.converged and len(resumed.stats["starts"]) == 2
+    assert resumed.stats["objective"] == pytest.approx(whole_images.stats["objective"], rel=1e-5)
+    np.testing.assert_allclose(resumed.fitted, whole_images.fitted, atol=1e-3)
+
+
+def test_more_steps_of_images_go_on(tmp_path):
+    """One hidden layer, by Newton's method."""
+    file = tmp_path / "run.checkpoint"
+    first = of_images(1, steps=2, checkpoint=file, throw=False)
+    assert not first.converged and file.exists()
+    second = of_images(1, checkpoint=file)
+    assert second.converged and not file.exists() and len(second.stats["starts"]) == 2
+    assert second.certificate < 1e-4 < first.certificate
+    assert second.stats["objective"] < first.stats["objective"]

@@ -35,6 +35,7 @@ _LONGER = (2.0, 4.0, 8.0, 16.0, 32.0)  # times a step, tried where there are sev
 _BATCH, _REST = 64, 16  # starts at once: enough for a matrix product to be a fast one; and where few are left
 _ROUNDS = 6  # of `hardest`, at most
 _PARENTS = 16  # families that it follows
+_HOPS, _LENGTHS = 128, (0.5, 0.8)  # from neurons at hand: how many, and how far
 _FAMILY = 0.98  # cosine of neurons of one family
 _MANY = (32, 2048)  # starts over windows of images, at least and at most, and
 _WORK = 3e7  # the numbers that all of them together go through in a product
@@ -160,14 +161,22 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     `known` are unit neurons, (n, r), that count as found. They are next to the best of their families as a rule, and other families are looked for elsewhere.
     """
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
-    found, ends = search(activation, root, factor, starts), bends(activation)
     own = np.zeros((0, root.shape[1])) if known is None else unit(np.asarray(known, np.float64))
+    begin = np.concatenate([np.asarray(starts, np.float64), hops(own, _HOPS if len(own) else 0, rng)])
+    found, ends = search(activation, root, factor, begin), bends(activation)
     if ends[0] == ends[1] and len(found.values):
         return _sorted(found)
     heads = apart(found, own, _PARENTS)
     there = families(activation, root, factor, own, rng, rounds=1, tries=1)
     others = families(activation, root, factor, heads, rng, rounds=_ROUNDS, idle=1 if few(found) else 2)
     return first(joined(found, there, others), _PARENTS)
+
+
+def hops(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Starts around unit vectors, (count, r), half of them farther away: where there are many maxima, the best ones lie near each other."""
+    lengths = np.resize(_LENGTHS, (count, 1)) / np.sqrt(places.shape[1])
+    chosen = places[rng.integers(len(places), size=count)] if count else places[:0]
+    return chosen + lengths * rng.standard_normal((count, places.shape[1]))
 
 
 def few(found: Found) -> bool:

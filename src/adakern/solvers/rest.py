@@ -42,6 +42,13 @@ PARTICLES = 2048  # of both starts together
 _SEEDS = 256  # random starts of a search
 _BOTH = 200  # outputs of training points and positions up to which a convex problem is solved from two starts, for error bars
 _HARDER = (2.0, 4.0, 16.0, 64.0)  # richness, times the one asked for, at which life is looked for
+_FINEST = 1e-6  # tolerance that rounding, and corners that are all but closed, allow for certain
+_FARTHER = 3  # times the work done until then, to spend beyond it
+_STRONG = 30.0  # richness times the size of targets from which a flow that cannot be followed is gone around
+_MILD = 10.0  # the same, where the way around it begins
+_CUT = 0.01  # of its time: one that has come no farther has not sorted its neurons
+_RISE = 10.0  # of richness, from one place to rest to the next
+_LARGE = 20.0  # size of inputs
 
 
 def solve(
@@ -80,22 +87,26 @@ def solve(
         given = from_fields(task, init) if init else None
         with journal.kept():
             for start in range(len(journal.ends), _starts(task, init)):
+                if start and meter.spent:
+                    break
                 journal.end(_one(task, seed, start, count, given, tolerance, meter, journal))
-        ends = journal.ends
-        living = [end for end in ends if _alive(end, nothing)]
-        if not living and limit.richness > 0:
+        ends = list(journal.ends)
+        living = [end for end in ends if _alive(end, nothing, task.convex)]
+        if living and task.convex:
+            living = ends  # there is one place to rest, and these are it to rounding
+        lost = len(ends) - len(living)
+        if not living and not task.convex:
             living = _revived(task, seed, count, tolerance, nothing, meter)
+    if not living and meter.spent and not all(end.good(tolerance) for end in ends):
+        living = ends  # above the zero predictor, but still on their way
     if not living:
-        return _dead(
-            task,
-            tolerance,
-            nothing,
-            meter,
-            "everything dies: no network was found whose value is below that of the zero predictor",
-        )
-    return _answer(
-        task, living, len(ends) - len([e for e in ends if _alive(e, nothing)]), tolerance, nothing, meter, precision
-    )
+        why = "everything dies: no network was found whose value is below that of the zero predictor"
+        if task.convex:
+            why = (
+                "everything dies, as far as can be told: richness is just above the threshold of ak.collapse_threshold"
+            )
+        return _dead(task, tolerance, nothing, meter, why)
+    return _answer(task, living, lost, tolerance, nothing, meter, precision)
 
 
 def _check_memory(limit: ANTK, X: np.ndarray, y: np.ndarray, count: int) -> int:
@@ -133,14 +144,46 @@ def _one(
     found = given if journal.atoms is None else journal.atoms
     if task.convex and rest_convex.fits(task):
         with scope("float64"):
-            return rest_convex.newton(task, seed + 1000 * start, tolerance, meter, found)
+            return _by_newton(task, seed + 1000 * start, tolerance, meter, found)
     # Where neurons may rest in several places the flow says how many go where.
-    begin = 0 if found is None and task.convex else len(ANGLES) - 1
-    if found is None:
-        flows = not task.convex
-        found = followed(task, seed, start, count, meter, journal) if flows else white(task, seed, start, count, meter)
-        meter.reach(found)
-    return _end(task, found, begin, seed, tolerance, meter)
+    begin, raised = 0 if found is None and task.convex else len(ANGLES) - 1, False
+    if found is None and task.convex:
+        found = white(task, seed, start, count, meter)
+    elif found is None:
+        least = _CUT if _strength(task) > _STRONG else 0.0
+        found, share = followed(task, seed, start, count, least, meter, journal)
+        raised = share < least and not meter.spent
+        found = _raised(task, seed, start, count, meter) if raised else found
+    meter.reach(found)
+    return _end(task, found, begin, seed, tolerance, meter)._replace(raised=raised)
+
+
+def _by_newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None) -> End:
+    """To the duality gap asked for; beyond what rounding allows, going on may lose what was gained, and the better end counts."""
+    before = meter.used
+    end = rest_convex.newton(task, seed, max(tolerance, _FINEST), meter, found)
+    if end.good(tolerance) or tolerance >= _FINEST or meter.spent:
+        return end
+    most = min(meter.most, meter.used + _FARTHER * (meter.used - before))
+    farther = replace(meter, most=most)
+    again = rest_convex.newton(task, seed, tolerance, farther, end.atoms)
+    meter.used = farther.used
+    return min((end, again), key=lambda one: one.violation)
+
+
+def _strength(task: Problem) -> float:
+    r"""$\gamma_0$ times the size of the targets: of the squared loss $(y,\gamma_0)$ and $(cy,\gamma_0/c)$ are the same flow."""
+    return task.limit.richness * float(np.sqrt(np.mean(task.y**2)))
+
+
+def _raised(task: Problem, seed: int, start: int, count: int, meter: Meter) -> Atoms:
+    """From where the flow of a smaller richness ends to the one asked for, from one place to rest to the next: strong targets make the flow too stiff to be followed."""
+    richness, times = task.limit.richness, _strength(task) / _MILD
+    levels = np.geomspace(richness / times, richness, 1 + int(np.ceil(np.log(times) / np.log(_RISE))))
+    found, _ = followed(_at(task, float(levels[0])), seed, start, count, 0.0, meter, None)
+    for level in levels[:-1]:
+        found = _end(_at(task, float(level)), found, len(ANGLES) - 1, seed, STAGE, meter).atoms
+    return found
 
 
 def _end(task: Problem, found: Atoms, begin: int, seed: int, tolerance: float, meter: Meter) -> End:
@@ -172,20 +215,24 @@ def _dies(task: Problem, seed: int) -> bool:
         return True
     if limit.network.depth > 1 or not task.shape.homogeneous:
         return False
+    price = np.sqrt(limit.decays[0] * limit.decays[1]) / limit.richness
     with scope("float64"):
         delta = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.zeros(task.y.shape)))
         signal = factor(task, summed(task, delta))
         key = jax.random.key(seed)
         root = task.shape.root
         count = _SEEDS if task.shape.where.network is None else min(_SEEDS, unit_search.images_starts(root, signal))
-        starts = unit_search.default_starts(jnp.asarray(root), jnp.asarray(signal), count, key)
-        found = unit_search.search(limit.network.activation, task.shape.root, signal, np.asarray(starts))
-    price = np.sqrt(limit.decays[0] * limit.decays[1]) / limit.richness
-    return bool(np.max(found.values) <= price)
+        starts = np.asarray(unit_search.default_starts(jnp.asarray(root), jnp.asarray(signal), count, key))
+        found = unit_search.search(limit.network.activation, root, signal, starts)
+        if np.max(found.values) > price:
+            return False
+        longer = unit_search.hardest(limit.network.activation, root, signal, starts, key)  # as the threshold is found
+    return bool(np.max(longer.values) <= price)
 
 
-def _alive(end: End, nothing: float) -> bool:
-    return end.objective < nothing * (1 - 1e-9)
+def _alive(end: End, nothing: float, convex: bool) -> bool:
+    """Below the zero predictor: of a convex problem, where a longer search has found life, by anything at all."""
+    return end.objective < nothing * (1.0 if convex else 1 - 1e-9)
 
 
 def _revived(task: Problem, seed: int, count: int, tolerance: float, nothing: float, meter: Meter) -> list[End]:
@@ -203,7 +250,7 @@ def _revived(task: Problem, seed: int, count: int, tolerance: float, nothing: fl
         for level in levels:
             found, value, _ = settle(_at(task, float(level)), found, STAGE, meter)
         end = _end(task, found, 0, seed, tolerance, meter)
-        if _alive(end, nothing):
+        if _alive(end, nothing, task.convex):
             return [end]
     return []
 
@@ -221,14 +268,14 @@ def _answer(
 ) -> Answer:
     limit, points, where = task.limit, task.points, task.shape.where
     depth = limit.network.depth
-    best = min(living, key=lambda end: end.objective)
+    best = _best(living, tolerance)
     layers = atomic.layers(task.shape, best.atoms)
     delta = errors(task, best.atoms)
     over = summed(task, delta)
     kernels = [neurons.kernel for neurons in layers]
     others = [[n.kernel for n in atomic.layers(task.shape, end.atoms)] for end in living if end is not best]
     spread = [
-        np.abs(kernel - others[0][i]) / np.sqrt(2) if others else np.zeros_like(kernel)
+        np.abs(kernel - others[0][i]) / np.sqrt(2) if others else np.full_like(kernel, np.nan)
         for i, kernel in enumerate(kernels)
     ]
     s = (kernels[-1] @ over / limit.decays[-1])[points.member]
@@ -261,6 +308,8 @@ def _answer(
         "births": best.rounds,
         "starts": [{"objective": end.objective, "neurons": list(end.atoms.counts)} for end in living],
         "starts_that_died": lost,
+        "raised": best.raised,
+        "scales": _scales(task),
     }
     if task.shape.homogeneous:
         stats["excess"] = best.excess
@@ -287,29 +336,55 @@ def _answer(
     )
 
 
+def _best(living: list[End], tolerance: float) -> End:
+    """The least gap; or the lowest, at rest rather than on its way where values are the same."""
+    if all(end.gap is not None for end in living):
+        return min(living, key=lambda end: end.violation)
+    lowest = min(end.objective for end in living)
+    same = [end for end in living if end.objective - lowest <= tolerance * abs(lowest)]
+    return min(same, key=lambda end: (not end.good(tolerance), end.objective))
+
+
 def _status(task: Problem, best: End, living: list[End], lost: int, tolerance: float, meter: Meter) -> tuple[str, bool]:
-    remarks = []
+    """What there is to say; the duality gap, where there is one, is said by who audits it."""
+    if not best.good(tolerance):
+        advice = _advice(task, tolerance, meter)
+        if best.gap is not None:
+            return advice, False
+        return f"weights differ from what their forces make them by {best.relative:.2g}; {advice}", False
+    remarks = [] if best.gap is not None else [f"stationary to {best.relative:.1e}"]
     values = [end.objective for end in living]
     apart = (max(values) - min(values)) / abs(min(values))
-    if apart > 10 * tolerance:
+    if not all(end.good(tolerance) for end in living):
+        remarks.append("one of two starts has not come to rest, and kernel_errors has what it is off by")
+    elif apart > 10 * tolerance:
         remarks.append(
             f"two starts end in different places (values {values[0]:.6g} and {values[1]:.6g}; the lower is returned)"
         )
     if lost:
         remarks.append("a start died: which of the two gradient flow ends in depends on its start")
-    if best.gap is not None:
-        if best.gap.relative > tolerance:
-            advice = "give more steps" if meter.spent else "give a larger tolerance"
-            return f"the duality gap is {best.gap.relative:.2g} of the value; {advice}", False
-        text = f"duality gap {best.gap.relative:.1e} of the value"
-    elif best.relative > tolerance:
-        return (
-            f"weights differ from what their forces make them by {best.relative:.2g}; give more steps or a larger tolerance",
-            False,
+    if best.raised:
+        remarks.append(
+            "the flow is too stiff to be followed at this richness: reached from the end of one at a smaller richness"
         )
-    else:
-        text = f"stationary to {best.relative:.1e}"
-    return "; ".join([text, *remarks]), True
+    return "; ".join(remarks), True
+
+
+def _advice(task: Problem, tolerance: float, meter: Meter) -> str:
+    """What to change where nothing has come to rest."""
+    if tolerance < _FINEST and not meter.spent:
+        return "this is the best that was found, and rounding stops it there; give a larger tolerance"
+    return "give " + " or ".join(["more steps" if meter.spent else "a larger tolerance", *_scales(task)])
+
+
+def _scales(task: Problem) -> list[str]:
+    """What to give instead of data that make the flow stiff."""
+    words, size = [], float(np.sqrt(np.mean(np.sum(task.shape.root**2, axis=1))))
+    if size > _LARGE:
+        words.append(f"inputs of order one (their size is {size:.2g})")
+    if _strength(task) > _STRONG:
+        words.append(f"a smaller richness or smaller targets (their product is {_strength(task):.2g})")
+    return words
 
 
 def _dead(task: Problem, tolerance: float, nothing: float, meter: Meter, status: str) -> Answer:

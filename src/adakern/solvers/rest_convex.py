@@ -36,21 +36,24 @@ _NEW = 40  # neurons that join in a round, at most
 _FIRST = 30  # unsearched ones that join in the first, and as long as the gap is
 _FAR = 0.1
 _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
-_ENOUGH = 0.1  # of the tolerance, for the gap
+_ENOUGH = 0.1  # of the tolerance, for the gap, or
+_QUICK = 20  # rounds after which half of it is
+_REPEATS, _MISSING = 4, 0.3  # descents between two searches, and excess of a known direction, over the gap, for another
+_WEAKER, _MEMORY, _SAME = 0.03, 1000, 1e-4  # directions that are kept: how weak, how many, how close they count as one
 _ANGLE = 0.1  # of the gap, for that of a round
 _GAIN = 1e-3  # of the gap: a round's last step gains no more, nor more than
+_FINER = 1e-3  # of that, for the last steps of all
 _CARE = 50.0  # times the loss and the square of the gap, both over the value
-_OTHERS = 16  # maxima elsewhere that join in a round of these
+_OTHERS = 16  # of these that join in a round
 _HALF = 0.5  # of the tolerance, for their gap
 _MANY = 100  # outputs of training points in all, from which several slow Newton's method down
 _RIDGES, _LEADS = 0.03, 2  # several outputs: the gap from which, or rounds after which, masses alone go on
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_HOPS, _MANY_HOPS = (
-    (0.5, 0.8),
-    128,
-)  # lengths and number of hops from neurons at hand, from which others are searched for
+_HOPS = 128  # from neurons at hand, from which others are searched for
+_VERIFY, _FAILED = 4, 10.0  # searches then, one after the other, as long as the gap is not this times too large
+_CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 _CLOSER = 0.02  # gap below which the families of what they find are searched too
 _FAMILIES, _YOUNG = 16, 3  # how many, and rounds
 
@@ -75,6 +78,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
     price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
     scale = limit.richness / np.sqrt(limit.decays[1])  # V over Δ
     pool, single = task.shape.where.pool, _readouts(task) == 1
+    rng = np.random.default_rng([seed, 2])
 
     def phi(fields: np.ndarray) -> np.ndarray:
         rows: np.ndarray = pool.rows(task.shape.curve(fields, np.zeros_like(fields))[0])
@@ -84,12 +88,10 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
         signal = factor(task, pull / scale)
         if single:
             result = unit_search.search(limit.network.activation, root, signal, starts)
-        else:  # many maxima, none of them sharp: rough ones, and the best of elsewhere in each round
+        else:  # many maxima, none of them sharp: rough ones, and the best of the same families
             rough = unit_search.search(limit.network.activation, root, signal, starts, exact=False)
-            wide = unit_search.default_starts(root, signal, 64, jax.random.key(seed + meter.used))
-            elsewhere = unit_search.search(limit.network.activation, root, signal, wide, exact=False)
-            best = unit_search.first(elsewhere, _OTHERS)
-            result = unit_search.joined(rough, best)
+            young = unit_search.families(limit.network.activation, root, signal, starts, rng, rounds=1, tries=2)
+            result = unit_search.joined(rough, unit_search.first(young, _OTHERS))
         if far:
             key = jax.random.key(seed + meter.used)
             others = unit_search.default_starts(root, signal, _many(task, signal), key)
@@ -128,9 +130,9 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             rounds=_CORRECTIONS * 2 ** min(number - 1, 2),
             report=report,
         )
-        count = len(law.masses)
-        incoming = law.directions * np.sqrt(law.masses * count)[:, None]
-        found = Atoms((incoming,), (np.full(count, 1 / count),), 0.0)
+        if count := len(law.masses):  # where none is left, the masses have not come to rest
+            incoming = law.directions * np.sqrt(law.masses * count)[:, None]
+            found = Atoms((incoming,), (np.full(count, 1 / count),), 0.0)
         value = relative = np.inf
         for angle, goal, patience in _TIGHTEN:
             found = atomic.merge(task.shape, found, CLOSE[1])
@@ -201,7 +203,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
     law = None if found is None else _law(task, found)
-    gap, care = 1.0, 1.0
+    gap, care, calm = 1.0, 1.0, 0
     angle = (
         _CLOSED if law is not None and found is not None and found.angle == _CLOSED else _OPEN
     )  # left by this method
@@ -214,43 +216,59 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
 
     number = 0
     end: End | None = None
+    known = np.zeros((0, convex.root.shape[1]))
     for number in range(1, _ROUNDS + 1):
         pulls, starts = _pulls(task, convex, law, angle, gap, rng, jax.random.key(seed + number))
         if law is not None:
             gap, misfit = _gap(task, convex, law, angle, float(np.max(pulls.values)))
             # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors.
             care = min(_CARE * gap * misfit / _GAIN, 1.0)
+            calm = calm + 1 if gap <= _TRY * tolerance else 0
         last = meter.spent or number == _ROUNDS
         if law is not None and _ridged(task) and (gap <= _RIDGES or number > _LEADS):
             # Several outputs: neurons slide along ridges, where readouts turn with them; masses do not.
             return corrected(task, _atoms(task, law), seed, tolerance, meter)
-        if law is not None and (gap <= _TRY * tolerance or last):
+        if law is not None and (calm >= (1 if unit_search.few(pulls) else _CALM) or last):
             more = _hardest(task, convex, law, angle, jax.random.key(seed - number))
             pulls = unit_search.joined(pulls, more)
             gap, _ = _gap(task, convex, law, angle, float(np.max(pulls.values)))
-            if gap <= _TRY * tolerance or last:
-                tried, more = _ended(task, convex, law, seed, number)
+            calm = calm if gap <= _TRY * tolerance else 0
+            if calm or last:
+                enough = max((_ENOUGH if number <= _QUICK else _HALF) * tolerance, min(tolerance, _CLOSED))
+                finest = max(_FINER * _GAIN * gap * care, _ROUNDING)
+                searches = 1 if unit_search.few(pulls) else _VERIFY
+                tried, more = _ended(
+                    task, convex, law, seed + number * _VERIFY, number, finest, enough, searches, meter
+                )
                 pulls = unit_search.joined(pulls, more)
                 end = tried if end is None or _relative(tried) < _relative(end) else end
-                if _relative(end) <= max(_ENOUGH * tolerance, min(tolerance, _CLOSED)) or last:
+                if _relative(end) <= enough or last:
                     break
-        law = _renewed(convex, law, pulls, starts, gap, angle, care)
+                calm = 0
+        known = _remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
         begin = _OPEN if number == 1 else min(_OPEN, 4 * closed)
-        law = rest_newton.descend(
-            convex,
-            law,
-            angles=(begin, closed),
-            goal=max(_GAIN * gap * care, _ROUNDING),
-            steps=min(_STEPS, meter.left),
-            report=report,
-        ).law
-        meter.reach(_atoms(task, law))
-        angle = closed
+        for _ in range(_REPEATS if number > 1 else 1):
+            begun = _renewed(convex, law, pulls, starts, gap, angle, care)
+            law = rest_newton.descend(
+                convex,
+                begun,
+                angles=(begin, closed),
+                goal=max(_GAIN * gap * care, _ROUNDING),
+                steps=min(_STEPS, meter.left),
+                report=report,
+            ).law
+            angle = closed
+            # What was found before is found again at once: others of it are missing now.
+            pulls, starts = _recalled(convex, law, angle, known), known[:0]
+            if meter.spent or not np.max(pulls.values, initial=0.0) > 1 + _MISSING * gap:
+                break
+        if law is not None:
+            meter.reach(_atoms(task, law))
     assert end is not None
     if _relative(end) <= tolerance or meter.spent:
         return end
-    return corrected(task, end.atoms, seed, tolerance, meter)
+    return min((end, corrected(task, end.atoms, seed, tolerance, meter)), key=_relative)
 
 
 def _convex(task: Problem) -> rest_step.Convex:
@@ -318,9 +336,7 @@ def _pulls(
     own = np.zeros((0, starts.shape[1]))
     if law is not None:
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-        lengths = np.resize(_HOPS, (_MANY_HOPS, 1)) / np.sqrt(own.shape[1])
-        hops = rng.standard_normal((_MANY_HOPS, own.shape[1])) * lengths
-        starts = np.concatenate([starts, own[rng.integers(len(own), size=_MANY_HOPS)] + hops])
+        starts = np.concatenate([starts, unit_search.hops(own, _HOPS, rng)])
     found = unit_search.search(activation, convex.root, signal, starts, exact=single)
     if law is not None and single and gap < _CLOSER and not unit_search.few(found):
         heads = unit_search.apart(found, own, _FAMILIES)
@@ -328,6 +344,22 @@ def _pulls(
         others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=_YOUNG)
         found = unit_search.joined(found, there, others)
     return found._replace(values=np.asarray(found.values) / convex.price), starts
+
+
+def _remembered(known: np.ndarray, pulls: unit_search.Found) -> np.ndarray:
+    """Directions that pull nearly as hard as it takes to be there, each once, the latest first."""
+    near = unit_search.first(
+        unit_search.Found(*(part[pulls.values > 1 - _WEAKER] for part in pulls)), _MEMORY
+    ).directions
+    old = known[np.max(known @ near.T, axis=1, initial=-1.0) < 1 - _SAME] if len(near) else known
+    return np.concatenate([near, old])[:_MEMORY]
+
+
+def _recalled(convex: rest_step.Convex, law: rest_step.Law, angle: float, known: np.ndarray) -> unit_search.Found:
+    """Known directions and their pulls now."""
+    delta = convex.error(rest_step.place(convex, law, angle).outputs)
+    values = np.linalg.norm(convex.signals(convex.features(known), delta), axis=1) / convex.price
+    return unit_search.Found(known, values, np.zeros((len(known), 0)), np.zeros(len(known)))
 
 
 def _relative(end: End) -> float:
@@ -421,13 +453,30 @@ def _atoms(task: Problem, law: rest_step.Law) -> Atoms:
 
 
 def _ended(
-    task: Problem, convex: rest_step.Convex, law: rest_step.Law, seed: int, rounds: int
+    task: Problem,
+    convex: rest_step.Convex,
+    law: rest_step.Law,
+    seed: int,
+    rounds: int,
+    goal: float,
+    enough: float,
+    searches: int,
+    meter: Meter,
 ) -> tuple[End, unit_search.Found]:
-    """A law as atoms, with the corner of theirs all but closed, and what pulls hardest on them."""
+    """A law as atoms, with the corner of theirs all but closed, and what pulls hardest on them, as so many searches find it."""
+
+    def report(decrement: float) -> bool:
+        meter.used += 1
+        meter.advance("closing corners", 1)
+        return not meter.spent
+
     limit = task.limit
     law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
-    rest = rest_newton.descend(convex, law, angles=(1e-4, _CLOSED), goal=1e-12, steps=_STEPS)
-    law = rest_newton.descend(convex, rest.law, angles=(_CLOSED, _CLOSED), goal=1e-14, steps=_STEPS, tailed=False).law
+    for first, tailed in ((1e-4, True), (_CLOSED, False)):
+        steps = min(_STEPS, meter.left)
+        law = rest_newton.descend(
+            convex, law, angles=(first, _CLOSED), goal=goal, steps=steps, tailed=tailed, report=report
+        ).law
     found = _atoms(task, law)
     count, angle = len(law.weights), found.angle
     units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
@@ -440,10 +489,15 @@ def _ended(
     for one in (sharp, found) if angle else (sharp,):
         delta = errors(task, one)
         pulls = convex.signals(convex.features(units), summed(task, delta))
-        others.append(_strongest(task, convex, law, summed(task, delta), jax.random.key(seed + rounds)))
-        excess = max(float(np.max(others[-1].values)), float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price) - 1
-        tried.append((certificate(task, sharp, excess + 1, delta), excess))
-        if tried[-1][0].relative <= _CLOSED:
+        most = float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price
+        for search in range(searches):
+            others.append(_strongest(task, convex, law, summed(task, delta), jax.random.key(seed + search)))
+            most = max(most, float(np.max(others[-1].values)))
+            gap = certificate(task, sharp, most, delta)
+            if gap.relative > _FAILED * enough:
+                break
+        tried.append((gap, most - 1))
+        if gap.relative <= enough:
             break
     gap, excess = min(tried, key=lambda one: one[0].relative)
     return End(found, value, relative, excess, gap, rounds), unit_search.joined(*others)

@@ -38,6 +38,9 @@ _STRETCH = (
     256,
 )  # steps between two looks at the fastest rate, which grows with the features: in the beginning, and later
 _STABLE = 0.2  # a step over what that rate allows: it grows on the way
+_SHORTER, _SHORTEST = 0.1, 1e-6  # of that, each time a stretch goes uphill, and where the flow is left
+
+_EARLY = 1000  # steps after which it shows
 
 Weights = tuple[Array, ...]
 
@@ -84,8 +87,16 @@ def _drawn(rng: np.random.Generator, width: int, rank: int, outputs: int, where:
     return (*drawn, readout.reshape(width * readouts, outputs))
 
 
-def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, journal: Journal) -> Atoms:
-    """The hidden neurons of a network that has followed the flow."""
+def _decay(task: Problem, weights: Weights) -> float:
+    """What decay costs: a part of J, which only falls."""
+    squares = [float(np.sum(np.square(w, dtype=np.float64))) / len(weights[0]) for w in map(np.asarray, weights)]
+    return 0.5 * float(np.dot(task.limit.decays, squares))
+
+
+def followed(
+    task: Problem, seed: int, start: int, count: int, least: float, meter: Meter, journal: Journal | None
+) -> tuple[Atoms, float]:
+    """The hidden neurons of a network that has followed the flow, and how much of its time; one that is not going to come as far as `least` is left early."""
     depth = task.limit.network.depth
     # Single precision: accuracy comes later.
     white = task.white._replace(
@@ -93,25 +104,38 @@ def followed(task: Problem, seed: int, start: int, count: int, meter: Meter, jou
     )
     width = 2 * max(1, (min(count, WIDEST) if depth > 1 else count) // 2)
     span = left = _LENGTHS[task.model.kinked] / min(task.limit.decays)
-    if journal.network is None:
+    if journal is None or journal.network is None:
         rng = np.random.default_rng([seed, start])
         drawn = _drawn(rng, width, white.root.shape[1], task.y.shape[1], task.shape.where, depth)
         weights = tuple(jnp.asarray(w, white.root.dtype) for w in drawn)
     else:
         weights, left = tuple(map(jnp.asarray, journal.network[0])), journal.network[1]
     each = 6.0 * len(white.root) * sum(w.size for w in weights)
-    most = meter.used + int(min(_SHARE * meter.left, _WORK / each))
+    begun, affordable = meter.used, int(min(_SHARE * meter.left, _WORK / each))
     rolling = momentum.start(weights)._replace(time=jnp.asarray(span - left, white.root.dtype))
-    end = jnp.asarray(span, white.root.dtype)
-    while float(rolling.time) < span and meter.used < most:
-        step = _STABLE / _fastest(task.model, white, rolling.state)
+    end, stable = jnp.asarray(span, white.root.dtype), _STABLE
+    lost = float(jnp.sum(task.model.loss.value(white.y, jnp.zeros_like(white.y))))
+    height = task.limit.richness**2 * lost + _decay(task, weights)  # J at the start, where outputs are zero
+    while float(rolling.time) < span and meter.used < begun + affordable:
+        spent = meter.used - begun
+        # Time grows as the square of steps.
+        if spent > _EARLY and float(rolling.time) * (affordable / spent) ** 2 < least * span:
+            break
+        step = stable / _fastest(task.model, white, rolling.state)
         before = int(rolling.steps)
         stretch = jnp.asarray(min(max(_STRETCH[0], before // 4), _STRETCH[1]), jnp.int32)
-        rolling = _advance(task.model, white, rolling, step, end, stretch)
-        taken = int(rolling.steps) - before + chebyshev.POWERS
+        ahead = _advance(task.model, white, rolling, step, end, stretch)
+        taken = int(ahead.steps) - before + chebyshev.POWERS
         meter.used += taken
-        journal.flow(tuple(map(np.asarray, rolling.state)), span - float(rolling.time))
+        if _decay(task, ahead.state) <= 2 * height:  # or steps were too long for a rate that rose between two looks
+            rolling = ahead
+        elif stable <= _SHORTEST:
+            break
+        else:
+            stable *= _SHORTER
+        if journal is not None:
+            journal.flow(tuple(map(np.asarray, rolling.state)), span - float(rolling.time))
         meter.advance(f"flow to t = {float(rolling.time):.3g} of {span:.3g}", taken)
     hidden = tuple(np.asarray(w, np.float64) for w in rolling.state[:-1])
     shares = tuple(np.full(width, 1 / width) for _ in hidden)
-    return atomic.merge(task.shape, Atoms(hidden, shares, 0.0), CLOSE[1])
+    return atomic.merge(task.shape, Atoms(hidden, shares, 0.0), CLOSE[1]), float(rolling.time) / span

@@ -60,9 +60,11 @@ def sharpen(task: Problem, found: Atoms, begin: int, meter: Meter) -> tuple[Atom
 def polish(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
     """Descent to a fraction of the tolerance, the corner closed further."""
     sharp = replace(found, angle=_LAST if task.model.kinked else 0.0)
+    ends = []
     for _ in range(_AGAIN):  # corners that neurons have left are still in the memory of the descent: it begins anew
-        sharp, value, relative = settle(task, sharp, _FINE * tolerance, meter, _MORE_PATIENCE)
+        ends.append(settle(task, sharp, _FINE * tolerance, meter, _MORE_PATIENCE))
+        sharp, _, relative = ends[-1]
         meter.reach(sharp)
         if relative <= tolerance or meter.spent:
             break
-    return sharp, value, relative
+    return min(ends, key=lambda end: end[2])  # where nothing is left to gain, gradients are rounding

@@ -65,10 +65,16 @@ class End(NamedTuple):
     excess: float  # the strongest pull on an absent neuron over its decay, minus one
     gap: flow_gap.Gap | None
     rounds: int
+    raised: bool = False  # reached from a smaller richness, not by the flow
+
+    @property
+    def violation(self) -> float:
+        """The duality gap, or where there is none what weights differ from what their forces make them."""
+        return self.relative if self.gap is None else self.gap.relative
 
     def good(self, tolerance: float) -> bool:
         """Whether it has come to rest."""
-        return (self.relative if self.gap is None else self.gap.relative) <= tolerance
+        return self.violation <= tolerance
 
 
 def problem(limit: ANTK, X: np.ndarray, y: np.ndarray, precision: str, chunks: int) -> Problem:
