@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ _REPEATS, _MISSING = 4, 0.3  # descents between two searches, and excess of a kn
 _WEAKER, _MEMORY, _SAME = 0.03, 1000, 1e-4  # directions that are kept: how weak, how many, how close they count as one
 _ANGLE = 0.1  # of the gap, for that of a round
 _GAIN = 1e-3  # of the gap: a round's last step gains no more, nor more than
-_FINER = 1e-3  # of that, for the last steps of all
+_FINER, _LAST = 1e-3, 400  # of that, for the last steps of all, and how many these are where neurons are slow
 _CARE = 50.0  # times the loss and the square of the gap, both over the value
 _OTHERS = 16  # of these that join in a round
 _HALF = 0.5  # of the tolerance, for their gap
@@ -237,9 +238,11 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 enough = max((_ENOUGH if number <= _QUICK else _HALF) * tolerance, min(tolerance, _CLOSED))
                 finest = max(_FINER * _GAIN * gap * care, _ROUNDING)
                 searches = 1 if unit_search.few(pulls) else _VERIFY
-                tried, more = _ended(
-                    task, convex, law, seed + number * _VERIFY, number, finest, enough, searches, meter
-                )
+                close = partial(_ended, task, convex, law, seed + number * _VERIFY, number, finest, enough, meter)
+                tried, more = close(searches, _STEPS)
+                if _relative(tried) <= enough and tried.relative > tolerance:  # in value, but neurons are not there yet
+                    slower, others = close(1, _LAST)
+                    tried, more = min(tried, slower, key=lambda one: one.relative), unit_search.joined(more, others)
                 pulls = unit_search.joined(pulls, more)
                 end = tried if end is None or _relative(tried) < _relative(end) else end
                 if _relative(end) <= enough or last:
@@ -460,8 +463,9 @@ def _ended(
     rounds: int,
     goal: float,
     enough: float,
-    searches: int,
     meter: Meter,
+    searches: int,
+    steps: int,
 ) -> tuple[End, unit_search.Found]:
     """A law as atoms, with the corner of theirs all but closed, and what pulls hardest on them, as so many searches find it."""
 
@@ -473,9 +477,11 @@ def _ended(
     limit = task.limit
     law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
     for first, tailed in ((1e-4, True), (_CLOSED, False)):
-        steps = min(_STEPS, meter.left)
+        most = min(_STEPS if tailed else steps, meter.left)
+        if meter.spent:
+            break
         law = rest_newton.descend(
-            convex, law, angles=(first, _CLOSED), goal=goal, steps=steps, tailed=tailed, report=report
+            convex, law, angles=(first, _CLOSED), goal=goal, steps=most, tailed=tailed, report=report
         ).law
     found = _atoms(task, law)
     count, angle = len(law.weights), found.angle
@@ -489,14 +495,14 @@ def _ended(
     for one in (sharp, found) if angle else (sharp,):
         delta = errors(task, one)
         pulls = convex.signals(convex.features(units), summed(task, delta))
-        most = float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price
+        largest = float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price
         for search in range(searches):
             others.append(_strongest(task, convex, law, summed(task, delta), jax.random.key(seed + search)))
-            most = max(most, float(np.max(others[-1].values)))
-            gap = certificate(task, sharp, most, delta)
+            largest = max(largest, float(np.max(others[-1].values)))
+            gap = certificate(task, sharp, largest, delta)
             if gap.relative > _FAILED * enough:
                 break
-        tried.append((gap, most - 1))
+        tried.append((gap, largest - 1))
         if gap.relative <= enough:
             break
     gap, excess = min(tried, key=lambda one: one[0].relative)
