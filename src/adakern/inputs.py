@@ -20,7 +20,7 @@ def features(network: Network, X: np.ndarray) -> np.ndarray:
     """Rows whose scaled inner products are Φ⁰: (points, features), or (points × positions, patch) for a CNN."""
     network.check_inputs(X.shape)
     if isinstance(network, CNN):
-        fan_in = _fan_in(network, X)
+        fan_in = width(network, X.shape)
         rows = patches(X, network.taps(X.shape)[0]).reshape(-1, fan_in) / np.sqrt(fan_in)
     else:
         rows = X / np.sqrt(X.shape[1])
@@ -59,9 +59,12 @@ def root(network: Network, X: np.ndarray, decay: float) -> tuple[Array, dict[str
     return linalg.root_of_gram(jnp.asarray(features(network, X) / np.sqrt(decay)))
 
 
-def _fan_in(network: CNN, X: np.ndarray) -> int:
-    height, width = network.window[0]
-    return height * width * X.shape[3]
+def width(network: Network, shape: tuple[int, ...]) -> int:
+    """Inputs of a neuron of the first layer, for inputs of this shape."""
+    if isinstance(network, CNN):
+        height, across = network.window[0]
+        return height * across * shape[3]
+    return shape[1]
 
 
 class Distinct(NamedTuple):

@@ -144,3 +144,22 @@ def test_a_flow_that_leaps_is_taken_back(monkeypatch):
     wild = ak.solve(limit, FEW, LABELS, particles=32)
     assert wild.converged and "died" not in wild.status
     assert wild.stats["objective"] == pytest.approx(calm.stats["objective"], rel=0.05)
+
+
+@pytest.mark.parametrize("above", [1e-4, 3e-3])
+def test_outputs_grow_from_the_threshold(above):
+    """In proportion to the distance from it, although the value gains as its square only."""
+    rng = np.random.default_rng(0)
+    points, labels = rng.normal(size=(12, 4)), np.sign(rng.normal(size=12))
+    limit = ak.ANTK(ak.MLP(1), decay=0.1)
+    edge = ak.collapse_threshold(limit, points, labels)
+    solution = ak.solve(replace(limit, richness=edge * (1 + above)), points, labels)
+    assert np.abs(solution.fitted).max() / above == pytest.approx(0.874, rel=0.01)
+    assert solution.certificate < above**2 and solution.residual < 1e-4
+
+
+def test_from_what_has_died():
+    dead = ak.solve(replace(RELU, decay=100.0), X, Y)
+    assert not np.any(dead.fitted)
+    alive = ak.solve(RELU, X, Y, init=dead)
+    assert alive.converged and alive.certificate < 1e-4

@@ -174,3 +174,14 @@ def test_what_does_not_fit_is_refused_before_it_starts(find, monkeypatch):
     monkeypatch.setattr(particles, "_start", never)
     with pytest.raises(ak.TooLargeError, match=r"particles of 8 points needs about .* GiB .* fewer particles"):
         find(particles=10**11)
+
+
+def test_images_are_held_in_the_coordinates_of_a_window(monkeypatch):
+    """1000 images of 16 positions: 8000 neurons with as many fields each would be 32 GiB, but a neuron has 192 weights."""
+    asked = []
+    monkeypatch.setattr(particles.memory, "require", lambda needed, *_: asked.append(needed))
+    monkeypatch.setattr(particles.inputs, "root", lambda *_: 1 / 0)  # nothing is computed
+    X = np.random.default_rng(0).normal(size=(1000, 32, 32, 3))
+    with pytest.raises(ZeroDivisionError):
+        ak.solve(ak.ANBK(ak.CNN(1, 8, 8)), X, X[:, 0, 0, 0])
+    assert max(asked) < 3 * 1024**3

@@ -34,7 +34,7 @@ class Gap(NamedTuple):
     Attributes:
         primal: $p$.
         dual: the largest $d$ of a multiple of $\Delta$.
-        relative: $(p-d)/p$, at least 0 up to rounding, and 0 at the optimum alone.
+        relative: $(p-d)/p$, at least 0, and 0 at the optimum alone.
         largest: $\max_u|\Delta^\top\varphi(Au)|/\mu$: 1 at the optimum, below 1 where everything has died, above where a unit neuron is missing.
         direction: the $u$ of `largest`, (r,), where it is known.
     """
@@ -77,7 +77,7 @@ def measured(
         t = _highest(value, farthest)
     dual = value(t)
     largest = pull / price if price else (np.inf if pull else 0.0)
-    relative = (primal - dual) / primal if primal else 0.0
+    relative = max((primal - dual) / primal, 0.0) if primal else 0.0  # rounding may leave less than nothing
     return Gap(primal, dual, relative, largest, None if direction is None else np.asarray(direction))
 
 

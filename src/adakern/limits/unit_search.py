@@ -162,7 +162,8 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     """
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
     own = np.zeros((0, root.shape[1])) if known is None else unit(np.asarray(known, np.float64))
-    begin = np.concatenate([np.asarray(starts, np.float64), hops(own, _HOPS if len(own) else 0, rng)])
+    many = _HOPS if len(own) and np.shape(factor)[1] == 1 else 0  # several outputs: climbs are long
+    begin = np.concatenate([np.asarray(starts, np.float64), hops(own, many, rng)])
     found, ends = search(activation, root, factor, begin), bends(activation)
     if ends[0] == ends[1] and len(found.values):
         return _sorted(found)

@@ -78,10 +78,11 @@ def solve(
     particles = -(-particles // GROUPS) * GROUPS  # parts and groups of particles are equal
     fields, sizes = where.fields(size, depth), where.sizes(size, depth)
     chunks = _chunks(particles, fields, max(sizes), item, budget)
+    white = min(fields[0], inputs.width(limit.network, X.shape)) + sum(fields[1:])  # white coordinates of a neuron
     everywhere = sum(n**2 for n in where.sizes(len(X), depth)[:-1])  # kernels over all points, the last apart
     memory.require(
-        item * (16 * particles * sum(fields) + 4 * everywhere + 12 * len(X) ** 2)  # positions, momenta, noise
-        + 2 * GROUPS * item * particles * sum(fields)  # snapshots
+        item * (16 * particles * white + 4 * everywhere + 12 * len(X) ** 2)  # positions, momenta, noise
+        + 2 * GROUPS * item * particles * white  # snapshots
         + 8 * 8 * 24 * sum(n**2 for n in sizes),  # batches and probes
         f"{particles} particles of {len(X)} points" + (f" x {max(where.counts)} positions" if where.counts else ""),
         "fewer training points, fewer particles",

@@ -37,6 +37,8 @@ _NEW = 40  # neurons that join in a round, at most
 _FIRST = 30  # unsearched ones that join in the first, and as long as the gap is
 _FAR = 0.1
 _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
+_THRESHOLD = 0.01  # tolerance over the square of the distance to the threshold, for the gap
+_TIGHTER, _FINEST = 1e-2, 1e-10  # by how much that falls, and how far, while neurons are not at rest
 _ENOUGH = 0.1  # of the tolerance, for the gap, or
 _QUICK = 20  # rounds after which half of it is
 _REPEATS, _MISSING = 4, 0.3  # descents between two searches, and excess of a known direction, over the gap, for another
@@ -204,7 +206,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
     law = None if found is None else _law(task, found)
-    gap, care, calm = 1.0, 1.0, 0
+    gap, care, calm, fine = 1.0, 1.0, 0, tolerance
     angle = (
         _CLOSED if law is not None and found is not None and found.angle == _CLOSED else _OPEN
     )  # left by this method
@@ -220,11 +222,15 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     known = np.zeros((0, convex.root.shape[1]))
     for number in range(1, _ROUNDS + 1):
         pulls, starts = _pulls(task, convex, law, angle, gap, rng, jax.random.key(seed + number))
-        if law is not None:
+        if law is None:
+            # Close to the threshold the value hardly knows whether there are neurons at all: it gains as the square of the distance.
+            above = float(np.max(pulls.values)) - 1
+            fine = min(tolerance, max(_THRESHOLD * above**2, _FINEST)) if above > 0 else tolerance
+        else:
             gap, misfit = _gap(task, convex, law, angle, float(np.max(pulls.values)))
             # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors.
             care = min(_CARE * gap * misfit / _GAIN, 1.0)
-            calm = calm + 1 if gap <= _TRY * tolerance else 0
+            calm = calm + 1 if gap <= _TRY * fine else 0
         last = meter.spent or number == _ROUNDS
         if law is not None and _ridged(task) and (gap <= _RIDGES or number > _LEADS):
             # Several outputs: neurons slide along ridges, where readouts turn with them; masses do not.
@@ -233,9 +239,9 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             more = _hardest(task, convex, law, angle, jax.random.key(seed - number))
             pulls = unit_search.joined(pulls, more)
             gap, _ = _gap(task, convex, law, angle, float(np.max(pulls.values)))
-            calm = calm if gap <= _TRY * tolerance else 0
+            calm = calm if gap <= _TRY * fine else 0
             if calm or last:
-                enough = max((_ENOUGH if number <= _QUICK else _HALF) * tolerance, min(tolerance, _CLOSED))
+                enough = max((_ENOUGH if number <= _QUICK else _HALF) * fine, min(fine, _CLOSED))
                 finest = max(_FINER * _GAIN * gap * care, _ROUNDING)
                 searches = 1 if unit_search.few(pulls) else _VERIFY
                 close = partial(_ended, task, convex, law, seed + number * _VERIFY, number, finest, enough, meter)
@@ -244,9 +250,11 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                     slower, others = close(1, _LAST)
                     tried, more = min(tried, slower, key=lambda one: one.relative), unit_search.joined(more, others)
                 pulls = unit_search.joined(pulls, more)
-                end = tried if end is None or _relative(tried) < _relative(end) else end
-                if _relative(end) <= enough or last:
+                end = tried if end is None or _rank(tried, tolerance) < _rank(end, tolerance) else end
+                if last or (_relative(end) <= enough and (end.relative <= tolerance or fine <= _FINEST)):
                     break
+                if _relative(end) <= enough:  # so little of the value that neurons need not be at rest for it
+                    fine = max(_TIGHTER * fine, _FINEST)
                 calm = 0
         known = _remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
@@ -312,6 +320,8 @@ def _convex(task: Problem) -> rest_step.Convex:
 def _law(task: Problem, found: Atoms) -> rest_step.Law | None:
     """Atoms as a law of unit neurons: |v| is the mass √(λ0/λ1)/γ0."""
     directions, masses = _unit_neurons(found)
+    if not len(directions):
+        return None
     convex = _convex(task)
     pulls = convex.signals(convex.features(directions), summed(task, errors(task, found)))
     norms = np.linalg.norm(pulls, axis=1)
@@ -368,6 +378,12 @@ def _recalled(convex: rest_step.Convex, law: rest_step.Law, angle: float, known:
 def _relative(end: End) -> float:
     assert end.gap is not None
     return end.gap.relative
+
+
+def _rank(end: End, tolerance: float) -> tuple[bool, bool, float]:
+    """Ends by gap, of those that meet it by whether neurons are at rest."""
+    met = _relative(end) <= tolerance
+    return not met, met and end.relative > tolerance, end.relative if met else _relative(end)
 
 
 def _hardest(
