@@ -95,6 +95,22 @@ def test_plain_flow_reaches_a_gap_or_says_that_it_did_not(monkeypatch):
     assert not short.reached and short.steps == flow_plain.FIRST
 
 
+def test_steps_of_plain_flow_are_kept_for_a_coarser_gap(monkeypatch, tmp_path):
+    monkeypatch.setattr(flow_plain, "FIRST", 4)
+    limit, kept = flow_rows.antk(1, "linear", 2.0, 1.0), tmp_path / "runs" / "plain.json"
+    X, y = np.ones((1, 1)), np.ones(1)
+    _, fine = flow_plain.race(limit, X, y, 1e-5, 20.0, kept)
+    best, again = flow_plain.race(limit, X, y, 1e-5, 1e-9, kept)  # no time for steps: those of the file
+    assert best.reached and [(t.looks, t.gaps) for t in again] == [(t.looks, t.gaps) for t in fine]
+    coarse, others = flow_plain.race(limit, X, y, 1e-2, 1e-9, kept)
+    assert coarse.reached and coarse.gaps[-1] <= 1e-2
+    assert all(short.steps < long.steps for short, long in zip(others, fine, strict=True))
+    finer, _ = flow_plain.race(limit, X, y, 1e-9, 1e-9, kept)
+    assert not finer.reached
+    with pytest.raises(ValueError, match="another problem"):
+        flow_plain.race(flow_rows.antk(1, "linear", 3.0, 1.0), X, y, 1e-5, 1.0, kept)
+
+
 def test_the_value_of_a_network_is_what_its_flow_lowers():
     """One point, linear, at rest: γ0² Δ²/2 + λ(γ0 - λ), with Δ = λ/γ0."""
     run = flow_networks.finite.gradient_flow(

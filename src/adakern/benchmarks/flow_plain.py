@@ -6,7 +6,9 @@ $$\dot w=\gamma_0\sum_\mu\Delta_\mu\varphi'(h_\mu)a\,A_\mu-\lambda w,\qquad\dot 
 from __future__ import annotations
 
 import functools
+import json
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -30,13 +32,29 @@ MANY = 256  # the same where arrival is judged: those of the certificate
 
 
 class Track(NamedTuple):
-    """Seconds of steps alone, on the processor, without looks and compilation, and the relative gaps at these."""
+    """Steps taken until each look, the relative gaps there, and seconds of a step on the processor."""
 
-    seconds: list[float]
+    looks: list[int]
     gaps: list[float]
-    steps: int
     reached: bool
     step: float
+    pace: float
+
+    @property
+    def steps(self) -> int:
+        return self.looks[-1]
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of steps alone, without looks and compilation."""
+        return [look * self.pace for look in self.looks]
+
+    def until(self, goal: float) -> Track:
+        """The same, to the first look at which the gap is small enough."""
+        there = [i for i, gap in enumerate(self.gaps) if gap <= goal]
+        if not there:
+            return self._replace(reached=False)
+        return self._replace(looks=self.looks[: there[0] + 1], gaps=self.gaps[: there[0] + 1], reached=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -56,32 +74,60 @@ def _advance(activation: Any, root: Array, y: Array, w: Array, a: Array, numbers
     return jax.lax.fori_loop(0, count, one, (w, a))
 
 
-def race(limit: ANTK, X: np.ndarray, y: np.ndarray, goal: float, cap: float) -> tuple[Track, list[Track]]:
-    """The step that gets to `goal` first, or closest within `cap` seconds; and all that were tried."""
-    tracks: list[Track] = []
-    for reach in REACHES:
-        tracks.append(run(limit, X, y, goal, cap, reach))
+def race(
+    limit: ANTK, X: np.ndarray, y: np.ndarray, goal: float, cap: float, kept: Path | None = None
+) -> tuple[Track, list[Track]]:
+    """The step that gets to `goal` first, or closest within `cap` seconds; and all that were tried. They are kept in a file, if one is given; where it exists its steps count, and what they take the processor is measured here."""
+    if kept is not None and kept.exists():
+        tracks = [track.until(goal) for track in _read(limit, X, y, kept)]
+    else:
+        tracks = [run(limit, X, y, goal, cap, reach) for reach in REACHES]
+        if kept is not None:
+            _keep(limit, X, tracks, kept)
     arrived = [track for track in tracks if track.reached]
     if arrived:
         return min(arrived, key=lambda track: track.seconds[-1]), tracks
     return min(tracks, key=lambda track: track.gaps[-1]), tracks
 
 
+def _keep(limit: ANTK, X: np.ndarray, tracks: list[Track], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"richness": limit.richness, "decay": limit.decays[0], "points": len(X)}
+    path.write_text(json.dumps({**found, "tracks": [track._asdict() for track in tracks]}))
+
+
+def _read(limit: ANTK, X: np.ndarray, y: np.ndarray, path: Path) -> list[Track]:
+    found = json.loads(path.read_text())
+    if [found["richness"], found["decay"], found["points"]] != [limit.richness, limit.decays[0], len(X)]:
+        raise ValueError(f"{path} holds the steps of another problem; give another folder")
+    with scope("float64"):
+        fixed, state = _start(limit, X, y, 0)
+        pace = _pace(limit.network.activation, *fixed, *state, jnp.asarray([limit.richness, limit.decays[0], 0.0]))
+    return [Track(**{**track, "pace": pace}) for track in found["tracks"]]
+
+
+def _start(limit: ANTK, X: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    """Root and targets; and the weights in the beginning."""
+    points = inputs.distinct(X)
+    root = np.asarray(inputs.root(limit.network, X[points.first], 1.0)[0])[points.member]
+    rng = np.random.default_rng(seed)
+    w, a = rng.standard_normal((NEURONS, root.shape[1])), rng.standard_normal(NEURONS)
+    return (jnp.asarray(root), jnp.asarray(y)), (jnp.asarray(w), jnp.asarray(a))
+
+
 def run(limit: ANTK, X: np.ndarray, y: np.ndarray, goal: float, cap: float, reach: float, seed: int = 0) -> Track:
     """Until the gap is `goal`, or for `cap` seconds. Where there is a GPU it takes the steps, which counts them sooner; what a step takes the processor is measured on the first of them."""
     activation, decay = limit.network.activation, limit.decays[0]
     with scope("float64"):
-        points = inputs.distinct(X)
-        root = np.asarray(inputs.root(limit.network, X[points.first], 1.0)[0])[points.member]
-        rng = np.random.default_rng(seed)
-        w, a = rng.standard_normal((NEURONS, root.shape[1])), rng.standard_normal(NEURONS)
-        step = reach / (_fastest(activation, root, w, a) + decay)
-        state = jnp.asarray(w), jnp.asarray(a)
-        fixed = jnp.asarray(root), jnp.asarray(y)
+        fixed, state = _start(limit, X, y, seed)
+        root = np.asarray(fixed[0])
+        step = reach / (_fastest(activation, root, *(np.asarray(part) for part in state)) + decay)
         numbers = jnp.asarray([limit.richness, decay, step])
         jax.block_until_ready(_advance(activation, *fixed, *state, numbers, jnp.asarray(0)))  # compiles
         pace = None if jax.default_backend() == "cpu" else _pace(activation, *fixed, *state, numbers)
-        track, spent, steps, block = Track([], [], 0, False, step), 0.0, 0, FIRST
+        looks: list[int] = []
+        gaps: list[float] = []
+        spent, steps, block, value = 0.0, 0, FIRST, np.inf
         while spent < cap:
             began = time.perf_counter()
             state = jax.block_until_ready(_advance(activation, *fixed, *state, numbers, jnp.asarray(block)))
@@ -90,12 +136,12 @@ def run(limit: ANTK, X: np.ndarray, y: np.ndarray, goal: float, cap: float, reac
             value = _gap(limit, root, y, np.asarray(state[0]), np.asarray(state[1]), seed)
             if value <= goal:  # a small search can miss what the certificate's finds: arrival is judged by the latter
                 value = _gap(limit, root, y, np.asarray(state[0]), np.asarray(state[1]), seed, thorough=True)
-            track.seconds.append(spent if pace is None else steps * pace)
-            track.gaps.append(value)
+            looks.append(steps)
+            gaps.append(value)
             if not np.isfinite(value) or value <= goal:
-                return track._replace(steps=steps, reached=bool(value <= goal))
+                break
             block = max(1, min(int((GROWTH - 1) * steps), int(1.1 * (cap - spent) / took * block) + 1))
-    return track._replace(steps=steps)
+    return Track(looks, gaps, bool(value <= goal), step, spent / steps if pace is None else pace)
 
 
 def _pace(activation: Any, *arguments: Array) -> float:

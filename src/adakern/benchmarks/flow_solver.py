@@ -47,7 +47,8 @@ def certificate(options: Options, data: Callable[..., Any], points: int, decay: 
     yield below(f"{label}: gap relative to the value", gap, GAP, note=note)
     yield Row(f"{label}: seconds", watch.seconds, note=f"and {watch.compiler:.1f} of the compiler")
     yield Row(f"{label}: neurons", float(solution.stats["neurons"][0]))
-    track, tried = flow_plain.race(limit, X, y, max(gap, FINEST), options.cap)
+    kept = None if options.runs is None else options.runs / f"plain {label}.json"
+    track, tried = flow_plain.race(limit, X, y, max(gap, FINEST), options.cap, kept)
     listing = ", ".join(f"{one.step:.2g} ({one.gaps[-1]:.1e} after {one.seconds[-1]:.1f} s)" for one in tried)
     sign = "" if track.reached else "> "
     ratio = track.seconds[-1] / watch.seconds
