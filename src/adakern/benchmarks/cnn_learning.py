@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ import numpy as np
 
 from adakern.benchmarks.cnn_flow import DECAY, RICHNESS
 from adakern.benchmarks.cnn_tasks import architectures
-from adakern.benchmarks.flow_networks import Data, rested
+from adakern.benchmarks.flow_networks import Data, rested, trained
 from adakern.benchmarks.flow_rows import Options, Row, Setting, below
+from adakern.benchmarks.flow_runs import ended
 from adakern.limits import ANTK
 from adakern.trajectories import dynamics
 
@@ -26,6 +28,8 @@ FITTED = 1e-5  # of the mean of ℓ at the training points
 LONGEST = 64.0  # time for it
 PUBLISHED = {("CNN", "mean"): 0.461, ("MLP", "sum"): 0.568}
 PUBLISHED_TRAIN = 0.188  # of the CNN
+GAP = 0.01  # of the value: at rest
+AGES, WIDTH = 40.0, 2048  # of a network that is trained to its rest: time in 1/decay, and neurons
 POINTS = (50, 100, 200, 500, 1000)
 
 
@@ -100,12 +104,25 @@ def by_sum(options: Options, network: Any, richness: float, data: Data) -> End:
 def at_rest(options: Options, network: Any, richness: float, data: Data) -> End:
     """Where the flow with the sum ends."""
     X, y, X_test, y_test = data
-    theory = rested(ANTK(network, richness=richness, decay=DECAY), X, y)
+    theory = rested(ANTK(network, richness=richness, decay=DECAY), X, y, tolerance=GAP)
     predicted = theory.predict(X_test)
     train, test = (float(np.mean((a - b) ** 2)) for a, b in ((y, theory.fitted), (y_test, predicted)))
     said = "" if theory.converged else "NOT converged: "
-    note = f"{said}{theory.status}; {theory.stats['seconds']:.0f} s"
+    value = float(theory.stats["objective"])
+    note = f"{said}{theory.status}; value {value:.6g}; {theory.stats['seconds']:.0f} s"
     return End(train, test, 0.0, _scatter(y_test, predicted), note)
+
+
+def network_at_rest(options: Options, network: Any, data: Data, name: str) -> End:
+    """The same of a network of finite width, richness 1."""
+    options = replace(options, time=options.time or AGES)
+    width, y_test = options.width or WIDTH, data[3]
+    train = partial(trained, options, ANTK(network, richness=1.0, decay=DECAY), data, {"method": "momentum"}, width, 0)
+    run = ended(train, network, data[0], options.runs, f"{name}, N={width}, seed 0, time {options.time:g}", False)
+    f, predicted = np.ravel(run.fitted), np.ravel(run.test_predictions)
+    train_loss, test_loss = (float(np.mean((a - b) ** 2)) for a, b in ((data[1], f), (y_test, predicted)))
+    note = f"N={width}, value {run.facts['value']:.6g}, moves by {run.facts['rate']:.2g} per unit of time; {run.facts['how']}"
+    return End(train_loss, test_loss, 0.0, _scatter(y_test, predicted), note)
 
 
 RULES = {"sum": by_sum, "mean": by_mean, "rest": at_rest}
@@ -135,6 +152,10 @@ def published(options: Options, rule: str, points: int = 1000) -> Iterator[Row]:
             else ""
         )
         yield Row(f"{label}: train loss ⟨Δ²⟩", end.train, note=trained)
+        if rule == "rest":
+            trained_end = network_at_rest(options, network, data, f"{which}, P={points}, richness 1, decay {DECAY:g}")
+            said = f"train {trained_end.train:.3g}; {trained_end.note}"
+            yield Row(f"{label}, network: test loss ⟨Δ²⟩", trained_end.test, note=said)
     yield _wins(f"P={points}, {WORDS[rule]}", ends, None if options.quick else True)
 
 

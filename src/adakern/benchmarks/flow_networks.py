@@ -47,7 +47,7 @@ LOWER = 1e-4  # a network's value may be below the theory's by this, relative
 MOMENTS = 12
 
 
-def _trained(options: Options, limit: ANTK, data: Data, how: dict[str, Any], width: int, seed: int) -> finite.Run:
+def trained(options: Options, limit: ANTK, data: Data, how: dict[str, Any], width: int, seed: int) -> finite.Run:
     # One hidden layer is cheap, and slow where decay is strong: tanh still moves by 1 % per unit of time at 6/decay.
     length = options.time or (20.0 if options.quick else 60.0 if limit.network.depth == 1 else 96.0)
     X, y, X_test, _ = data
@@ -90,7 +90,7 @@ def networks(
     sizes = _widths(options, widths)
     found = []
     for width, seed in sizes:
-        train = partial(_trained, options, limit, data, how, width, seed)
+        train = partial(trained, options, limit, data, how, width, seed)
         key = f"{label}, N={width}, seed {seed}" + (f", time {options.time:g}" if options.time else "")
         found.append(ended(train, limit.network, data[0], options.runs, key, (width, seed) == sizes[-1]))
     return sizes, found
@@ -138,6 +138,12 @@ def compare(
         state = "stationary" if run.facts["stationary"] else "not stationary"
         note = f"{state}; {run.facts['how']}" + ("" if run.converged else f"; FAILED: {run.facts['status']}")
         yield Row(f"{at}: motion per unit of time", float(run.facts["rate"]), note=note)
+    for layer in range(depth):
+        among = [
+            alignment(a.kernels[layer].astype(np.float64), b.kernels[layer].astype(np.float64))
+            for a, b in itertools.combinations(runs, 2)
+        ]
+        yield Row(f"{label}: alignment of layer {layer + 1} among the networks, lowest", min(among))
     last, at = runs[-1], f"{label}, N={sizes[-1][0]}"
     excess = float(last.facts["value"]) / float(theory.stats["objective"]) - 1
     if depth > 1 and (activation == "relu" or excess > ELSEWHERE):
@@ -272,7 +278,8 @@ def _compare(
     options: Options, source: str, data: Any, points: int, problem: tuple[int, str, float, float]
 ) -> Iterator[Row]:
     found = data(points if not options.quick else min(points, 100), options.tests())
-    widths = (256, 512) if options.quick else (2048, 8192)
+    # 300 pictures have 300 directions, and few of 2048 neurons begin close to where many end.
+    widths = (256, 512) if options.quick else (8192, 32768) if points > 50 else (2048, 8192)
     return compare(options, f"{source} {name(*problem)}", antk(*problem), found, widths)
 
 

@@ -78,7 +78,12 @@ def speed(options: Options, depth: int, activation: str, decay: float) -> Iterat
         solution = solve(limit, X, y, seed=1, throw=False)
     label = name(depth, activation, 1.0, decay)
     note = solution.status if solution.converged else f"NOT converged: {solution.status}"
-    yield Row(f"{label}: seconds of the solver", watch.seconds, note=f"first call {first.wall:.1f} s; {note}")
+    starts = len(solution.stats["starts"]) + int(solution.stats["starts_that_died"])
+    yield Row(
+        f"{label}: seconds of the solver",
+        watch.seconds,
+        note=f"{starts} starts, for error bars; first call {first.wall:.1f} s; {note}",
+    )
     ways = (
         {"": {"accuracy": 1e-5}}
         if depth == 1
@@ -87,10 +92,11 @@ def speed(options: Options, depth: int, activation: str, decay: float) -> Iterat
     for way, how in ways.items():
         seconds, run = _trained(options, (X, y), depth, activation, decay, width, how)
         bound, ratio = not run.stats["stationary"], seconds / watch.seconds
+        sign = "> " if bound else ""
         yield Row(
             f"{label}: seconds of a network, N={width}{way}, over the solver's",
             ratio,
-            note=f"{'> ' if bound else ''}{ratio:.3g}: {seconds:.1f} s, {run.stats['evaluations']} gradients, {run.status}",
+            note=f"{sign}{ratio:.3g}: {seconds:.1f} s, {run.stats['evaluations']} gradients, {run.status}",
             series={
                 "problem": f"{label}{way}",
                 "ratio": ratio,
@@ -99,6 +105,9 @@ def speed(options: Options, depth: int, activation: str, decay: float) -> Iterat
                 "network_s": seconds,
             },
         )
+        if starts > 1:  # one network beside one start
+            each = starts * ratio
+            yield Row(f"{label}: the same{way}, over one of the {starts} starts", each, note=f"{sign}{each:.3g}")
 
 
 def _trained(

@@ -39,6 +39,7 @@ _HOPS, _LENGTHS = 128, (0.5, 0.8)  # from neurons at hand: how many, and how far
 _FAMILY = 0.98  # cosine of neurons of one family
 _MANY = (32, 2048)  # starts over windows of images, at least and at most, and
 _WORK = 3e7  # the numbers that all of them together go through in a product
+_TOGETHER = 1e-5  # one minus the cosine between climbs that end at one maximum
 _FEW = 4  # times that each maximum was found on average
 
 
@@ -97,8 +98,11 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any, *, exact
         with threadpool_limits(1, user_api="blas"):
             dead = np.array([signal(task, u).value == 0.0 for u in starts])
             starts = np.where(dead[:, None], -starts, starts)  # what is off everywhere is on on the other side
-            end = settle if exact else _rough
-            settled = [end(task, u, theta) for u, theta in zip(*_climb(task, starts, dtype), strict=True)]
+            places, theta = _climb(task, starts, dtype)
+            if exact:
+                settled = _settled(task, places, theta)
+            else:
+                settled = [_rough(task, u, own) for u, own in zip(places, theta, strict=True)]
     return _found(task, scale, settled, dtype)
 
 
@@ -145,6 +149,20 @@ def families(
             if waited == idle:
                 break
     return _found(task, scale, every, dtype)
+
+
+def _settled(task: Task, places: np.ndarray, theta: np.ndarray) -> list[_End]:
+    """Each place brought to rest; of those that climbs have brought together already, one."""
+    heads, ends, every = np.empty_like(places), list[_End](), list[_End]()
+    for u, own in zip(places, theta, strict=True):
+        near = heads[: len(ends)] @ u
+        if np.max(near, initial=-1.0) < 1 - _TOGETHER:
+            heads[len(ends)] = u
+            ends.append(settle(task, u, own))
+            every.append(ends[-1])
+        else:
+            every.append(ends[int(np.argmax(near))])
+    return every
 
 
 def _rough(task: Task, u: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, ...]:

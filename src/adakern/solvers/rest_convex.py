@@ -16,7 +16,7 @@ from adakern.limits import flow_gap, unit_search
 from adakern.limits.antk import ANTK
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective, rest_newton, rest_step
+from adakern.solvers import corrective, rest_newton, rest_search, rest_step
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
 from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, summed
@@ -30,7 +30,6 @@ _TIGHTEN = (
     (1e-4, 3.0, 400),
     (1e-5, 0.5, 1500),
 )  # angle, relative gradient over the tolerance, evaluations
-_SEEDS = 256  # random starts of a search
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
 _NEW = 40  # neurons that join in a round, at most
@@ -42,23 +41,18 @@ _TIGHTER, _FINEST = 1e-2, 1e-10  # by how much that falls, and how far, while ne
 _ENOUGH = 0.1  # of the tolerance, for the gap, or
 _QUICK = 20  # rounds after which half of it is
 _REPEATS, _MISSING = 4, 0.3  # descents between two searches, and excess of a known direction, over the gap, for another
-_WEAKER, _MEMORY, _SAME = 0.03, 1000, 1e-4  # directions that are kept: how weak, how many, how close they count as one
 _ANGLE = 0.1  # of the gap, for that of a round
 _GAIN = 1e-3  # of the gap: a round's last step gains no more, nor more than
 _FINER, _LAST = 1e-3, 400  # of that, for the last steps of all, and how many these are where neurons are slow
 _CARE = 50.0  # times the loss and the square of the gap, both over the value
+_RIDGED = 10.0  # times the gap, with several outputs: along ridges a step gains little
 _OTHERS = 16  # of these that join in a round
 _HALF = 0.5  # of the tolerance, for their gap
-_MANY = 100  # outputs of training points in all, from which several slow Newton's method down
-_RIDGES, _LEADS = 0.03, 2  # several outputs: the gap from which, or rounds after which, masses alone go on
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_HOPS = 128  # from neurons at hand, from which others are searched for
 _VERIFY, _FAILED = 4, 10.0  # searches then, one after the other, as long as the gap is not this times too large
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
-_CLOSER = 0.02  # gap below which the families of what they find are searched too
-_FAMILIES, _YOUNG = 16, 3  # how many, and rounds
 
 
 def _curvature(limit: ANTK, points: inputs.Distinct) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -97,7 +91,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             result = unit_search.joined(rough, unit_search.first(young, _OTHERS))
         if far:
             key = jax.random.key(seed + meter.used)
-            others = unit_search.default_starts(root, signal, _many(task, signal), key)
+            others = unit_search.default_starts(root, signal, rest_search.many_starts(task, signal), key)
             more = unit_search.hardest(limit.network.activation, root, signal, others, key, known=starts)
             result = unit_search.joined(result, more)
         return result._replace(values=np.asarray(result.values) / price)
@@ -155,11 +149,6 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
     return best._replace(rounds=number)
 
 
-def _many(task: Problem, signal: np.ndarray) -> int:
-    """Random starts of a long search."""
-    return _SEEDS if task.shape.where.network is None else unit_search.images_starts(task.shape.root, signal)
-
-
 def _unit_neurons(found: Atoms) -> tuple[np.ndarray, np.ndarray]:
     """Directions and masses of the neurons of the first layer."""
     lengths = np.linalg.norm(found.incoming[0], axis=1)
@@ -190,16 +179,8 @@ def _readouts(task: Problem) -> int:
 
 
 def fits(task: Problem) -> bool:
-    """Whether Newton's matrix is small enough to be formed; and few readouts where there is one for each position: these turn on ridges from the first step on."""
-    if task.shape.where.pool.sites > 1 and _readouts(task) > 1 and len(task.points.first) * _readouts(task) > _MANY:
-        return False
+    """Whether Newton's matrix is small enough to be formed."""
     return len(task.points.first) * task.y.shape[1] <= _LARGEST
-
-
-def _ridged(task: Problem) -> bool:
-    """Several readouts a neuron, and many points, with masses by Newton's method: those of other losses are slow."""
-    readouts = _readouts(task)
-    return readouts > 1 and len(task.points.first) * readouts > _MANY and task.limit.loss == "squared"
 
 
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
@@ -217,11 +198,11 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         meter.advance(f"duality gap {gap:.1e}", 1)
         return not meter.spent
 
-    number = 0
+    number, single = 0, _readouts(task) == 1
     end: End | None = None
     known = np.zeros((0, convex.root.shape[1]))
     for number in range(1, _ROUNDS + 1):
-        pulls, starts = _pulls(task, convex, law, angle, gap, rng, jax.random.key(seed + number))
+        pulls, starts = rest_search.pulls(task, convex, law, known, angle, gap, rng, jax.random.key(seed + number))
         if law is None:
             # Close to the threshold the value hardly knows whether there are neurons at all: it gains as the square of the distance.
             above = float(np.max(pulls.values)) - 1
@@ -232,11 +213,8 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             care = min(_CARE * gap * misfit / _GAIN, 1.0)
             calm = calm + 1 if gap <= _TRY * fine else 0
         last = meter.spent or number == _ROUNDS
-        if law is not None and _ridged(task) and (gap <= _RIDGES or number > _LEADS):
-            # Several outputs: neurons slide along ridges, where readouts turn with them; masses do not.
-            return corrected(task, _atoms(task, law), seed, tolerance, meter)
         if law is not None and (calm >= (1 if unit_search.few(pulls) else _CALM) or last):
-            more = _hardest(task, convex, law, angle, jax.random.key(seed - number))
+            more = rest_search.hardest(task, convex, law, angle, jax.random.key(seed - number))
             pulls = unit_search.joined(pulls, more)
             gap, _ = _gap(task, convex, law, angle, float(np.max(pulls.values)))
             calm = calm if gap <= _TRY * fine else 0
@@ -256,7 +234,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 if _relative(end) <= enough:  # so little of the value that neurons need not be at rest for it
                     fine = max(_TIGHTER * fine, _FINEST)
                 calm = 0
-        known = _remembered(known, pulls)
+        known = rest_search.remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
         begin = _OPEN if number == 1 else min(_OPEN, 4 * closed)
         for _ in range(_REPEATS if number > 1 else 1):
@@ -265,13 +243,13 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 convex,
                 begun,
                 angles=(begin, closed),
-                goal=max(_GAIN * gap * care, _ROUNDING),
+                goal=max(_GAIN * gap * (care if single else min(care, _RIDGED * gap)), _ROUNDING),
                 steps=min(_STEPS, meter.left),
                 report=report,
             ).law
             angle = closed
             # What was found before is found again at once: others of it are missing now.
-            pulls, starts = _recalled(convex, law, angle, known), known[:0]
+            pulls, starts = rest_search.recalled(convex, law, angle, known), known[:0]
             if meter.spent or not np.max(pulls.values, initial=0.0) > 1 + _MISSING * gap:
                 break
         if law is not None:
@@ -332,49 +310,6 @@ def _law(task: Problem, found: Atoms) -> rest_step.Law | None:
     return rest_step.Law((length[:, None] * directions)[some], (pulls / np.where(some, norms, 1.0)[:, None])[some])
 
 
-def _pulls(
-    task: Problem,
-    convex: rest_step.Convex,
-    law: rest_step.Law | None,
-    angle: float,
-    gap: float,
-    rng: np.random.Generator,
-    key: jax.Array,
-) -> tuple[unit_search.Found, np.ndarray]:
-    """Local maxima of the pull, from random starts, from hops around the neurons at hand and, with one output and a small gap, in the families of both; and the starts."""
-    delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
-    signal, activation = convex.pool.factor(delta), task.limit.network.activation
-    single = signal.shape[1] == 1
-    starts = unit_search.default_starts(convex.root, signal, 64 if law is not None else 128, key)
-    own = np.zeros((0, starts.shape[1]))
-    if law is not None:
-        own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-        starts = np.concatenate([starts, unit_search.hops(own, _HOPS, rng)])
-    found = unit_search.search(activation, convex.root, signal, starts, exact=single)
-    if law is not None and single and gap < _CLOSER and not unit_search.few(found):
-        heads = unit_search.apart(found, own, _FAMILIES)
-        there = unit_search.families(activation, convex.root, signal, own, rng, rounds=1, tries=1)
-        others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=_YOUNG)
-        found = unit_search.joined(found, there, others)
-    return found._replace(values=np.asarray(found.values) / convex.price), starts
-
-
-def _remembered(known: np.ndarray, pulls: unit_search.Found) -> np.ndarray:
-    """Directions that pull nearly as hard as it takes to be there, each once, the latest first."""
-    near = unit_search.first(
-        unit_search.Found(*(part[pulls.values > 1 - _WEAKER] for part in pulls)), _MEMORY
-    ).directions
-    old = known[np.max(known @ near.T, axis=1, initial=-1.0) < 1 - _SAME] if len(near) else known
-    return np.concatenate([near, old])[:_MEMORY]
-
-
-def _recalled(convex: rest_step.Convex, law: rest_step.Law, angle: float, known: np.ndarray) -> unit_search.Found:
-    """Known directions and their pulls now."""
-    delta = convex.error(rest_step.place(convex, law, angle).outputs)
-    values = np.linalg.norm(convex.signals(convex.features(known), delta), axis=1) / convex.price
-    return unit_search.Found(known, values, np.zeros((len(known), 0)), np.zeros(len(known)))
-
-
 def _relative(end: End) -> float:
     assert end.gap is not None
     return end.gap.relative
@@ -384,23 +319,6 @@ def _rank(end: End, tolerance: float) -> tuple[bool, bool, float]:
     """Ends by gap, of those that meet it by whether neurons are at rest."""
     met = _relative(end) <= tolerance
     return not met, met and end.relative > tolerance, end.relative if met else _relative(end)
-
-
-def _hardest(
-    task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, key: jax.Array
-) -> unit_search.Found:
-    """The strongest pulls that a longer search finds."""
-    return _strongest(task, convex, law, convex.error(rest_step.place(convex, law, angle).outputs), key)
-
-
-def _strongest(
-    task: Problem, convex: rest_step.Convex, law: rest_step.Law, delta: np.ndarray, key: jax.Array
-) -> unit_search.Found:
-    units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-    signal = convex.pool.factor(delta)
-    starts = unit_search.default_starts(convex.root, signal, _many(task, signal), key)
-    found = unit_search.hardest(task.limit.network.activation, convex.root, signal, starts, key, known=units)
-    return found._replace(values=np.asarray(found.values) / convex.price)
 
 
 def _renewed(
@@ -513,7 +431,7 @@ def _ended(
         pulls = convex.signals(convex.features(units), summed(task, delta))
         largest = float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price
         for search in range(searches):
-            others.append(_strongest(task, convex, law, summed(task, delta), jax.random.key(seed + search)))
+            others.append(rest_search.strongest(task, convex, law, summed(task, delta), jax.random.key(seed + search)))
             largest = max(largest, float(np.max(others[-1].values)))
             gap = certificate(task, sharp, largest, delta)
             if gap.relative > _FAILED * enough:
