@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import adakern as ak
+from adakern.checkpoints import Checkpoint
 from adakern.solvers import rest, rest_task
+from adakern.solvers.atoms import Atoms
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 3)), np.sign(RNG.standard_normal(6))
@@ -137,3 +139,20 @@ def test_more_steps_of_images_go_on(tmp_path):
     assert second.converged and not file.exists() and len(second.stats["starts"]) == 2
     assert second.certificate < 1e-4 < first.certificate
     assert second.stats["objective"] < first.stats["objective"]
+
+
+def test_a_start_from_a_smaller_richness_is_known_as_one_after_an_interruption(tmp_path):
+    """Cut before it has ended, and ended without having come to rest."""
+    atoms = Atoms((np.ones((1, 3)),), (np.ones(1),), 0.0)
+    meter = rest_task.Meter(10, lambda message, amount: None)
+    for number, end in enumerate((None, rest_task.End(atoms, 1.0, 0.5, 0.0, None, 1, raised=True))):
+        file = Checkpoint(tmp_path / f"{number}.ckpt", {})
+        journal = rest.Journal(file, meter, 1e-4)
+        assert not journal.raised
+        with journal.kept():
+            journal.came_raised()
+            meter.reach(atoms)
+            if end is not None:
+                journal.end(end)
+        again = rest.Journal(file, meter, 1e-4)
+        assert again.raised and again.atoms is not None and not again.ends

@@ -146,14 +146,16 @@ def _one(
         with scope("float64"):
             return _by_newton(task, seed + 1000 * start, tolerance, meter, found)
     # Where neurons may rest in several places the flow says how many go where.
-    begin, raised = 0 if found is None and task.convex else len(ANGLES) - 1, False
+    begin, raised = 0 if found is None and task.convex else len(ANGLES) - 1, journal.raised
     if found is None and task.convex:
         found = white(task, seed, start, count, meter)
     elif found is None:
         least = _CUT if _strength(task) > _STRONG else 0.0
         found, share = followed(task, seed, start, count, least, meter, journal)
         raised = share < least and not meter.spent
-        found = _raised(task, seed, start, count, meter) if raised else found
+        if raised:
+            found = _raised(task, seed, start, count, meter)
+            journal.came_raised()
     meter.reach(found)
     return _end(task, found, begin, seed, tolerance, meter)._replace(raised=raised)
 

@@ -23,6 +23,7 @@ class _Held(NamedTuple):
     weights: tuple[np.ndarray, ...] = ()  # of its network, while that follows the flow
     left: float = 0.0  # time that it has to go
     used: int = 0  # evaluations
+    raised: bool = False  # whether the start under way came from a smaller richness
 
 
 _KINDS = {kind.__name__: kind for kind in (_Held, End, Atoms, Gap)}
@@ -39,7 +40,8 @@ class Journal:
         good = [end.good(tolerance) for end in held.ends]
         if not all(good):  # a start that has not come to rest goes on, and those after it begin again
             first = good.index(False)
-            held = held._replace(ends=held.ends[:first], atoms=held.ends[first].atoms, weights=())
+            last = held.ends[first]
+            held = held._replace(ends=held.ends[:first], atoms=last.atoms, weights=(), raised=last.raised)
         self._held = held
         meter.used, meter.reach = held.used, self._reach
 
@@ -51,6 +53,11 @@ class Journal:
     def atoms(self) -> Atoms | None:
         """Where the start under way was left, if it was."""
         return self._held.atoms
+
+    @property
+    def raised(self) -> bool:
+        """Whether that start came from a smaller richness, not by the flow."""
+        return self._held.raised
 
     @property
     def network(self) -> tuple[tuple[np.ndarray, ...], float] | None:
@@ -67,6 +74,9 @@ class Journal:
     def flow(self, weights: tuple[np.ndarray, ...], left: float) -> None:
         self._held = self._held._replace(weights=weights, left=left, used=self._meter.used)
         self._stretch()
+
+    def came_raised(self) -> None:
+        self._held = self._held._replace(raised=True)
 
     def end(self, end: End) -> None:
         self._held = _Held((*self._held.ends, end), used=self._meter.used)
