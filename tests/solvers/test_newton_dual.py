@@ -133,6 +133,14 @@ def test_promising(points):
         assert not newton_dual.promising(ak.ANBK(ak.MLP(2, "tanh"), richness=0.1), X, y[:, None])
 
 
+def test_a_pilot_without_moments_is_not_promising(points, monkeypatch):
+    """A few samples of a law that tilts beyond them: numbers overflow."""
+    X, y = points
+    monkeypatch.setattr(newton_dual, "_virial", lambda *_: np.full((3, 3), np.nan))
+    with scope("float64"):
+        assert not newton_dual.promising(tanh(0.3), X, y[:, None])
+
+
 def test_conjugate_gradients_agree_with_factors(points, monkeypatch):
     X, signs = points
     for loss, y in (("squared", signs), ("softmax", np.eye(3)[np.arange(8) % 3])):

@@ -1,6 +1,6 @@
 r"""Memory and seconds of CNNs at the paper's size.
 
-`python -m adakern.benchmarks.cnn_memory '{"task": "NTK", "quick": false, "home": false}'` measures one task in a process of its own.
+`python -m adakern.benchmarks.cnn_memory '{"task": "NTK", "quick": false}'` measures one task in a process of its own.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def measure(options: Options, task: str, home: bool = False) -> Iterator[Row]:
     """Peak memory of the process, and of the accelerator if there is one and it is not to stay at home on the processor. Few points tell little: quick runs take the NTK alone."""
     if options.quick and task != "NTK":
         return
-    payload = {"task": task, "quick": options.quick, "home": home}
-    found = alone("adakern.benchmarks.cnn_memory", payload, f"{task} of a CNN")
+    payload = {"task": task, "quick": options.quick}
+    found = alone("adakern.benchmarks.cnn_memory", payload, f"{task} of a CNN", home)
     label = f"{task}{HOME if home else ''}, P={found['points']}, CIFAR-10 in colour"
     again = "" if found["again"] is None else f"{found['again']:.1f} s once compiled; "
     yield Row(f"{label}: seconds, compilation included", found["seconds"], note=f"{again}{found['said']}".rstrip("; "))
@@ -76,6 +76,4 @@ def settings() -> dict[str, Setting]:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    if asked["home"]:
-        jax.config.update("jax_platforms", "cpu")
     print(json.dumps(work(asked["task"], Options(quick=asked["quick"]))))

@@ -30,10 +30,12 @@ class Stopwatch:
         self.wall, self.processor = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
 
 
-def alone(module: str, payload: dict[str, Any], what: str) -> dict[str, Any]:
-    """The numbers that `python -m module '{...}'` prints, measured in a process of its own, so that its peak memory is its own too."""
+def alone(module: str, payload: dict[str, Any], what: str, home: bool = False) -> dict[str, Any]:
+    """The numbers that `python -m module '{...}'` prints, measured in a process of its own, so that its peak memory is its own too; `home`: on the processor, also where there is a GPU."""
     # A GPU's memory is taken as it is needed: this process may hold most of it already.
     surroundings = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if home:
+        surroundings["JAX_PLATFORMS"] = "cpu"
     command = [sys.executable, "-m", module, json.dumps(payload)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings)
     if done.returncode != 0:

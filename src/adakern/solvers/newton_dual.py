@@ -279,20 +279,24 @@ class _Problem:
     def unstretched(self) -> Proposal:
         return dual.unstretched(self.root.shape[1])
 
-    def pilot(self, v: Array, seed: int, count: int) -> tuple[Array, Proposal]:
-        """A first v, and the directions along which the law it tilts is wider than the prior."""
+    def pilot(self, v: Array, seed: int, count: int) -> tuple[Array, Proposal, bool]:
+        """A first v, the directions along which the law it tilts is wider than the prior, and whether this worked up to the richness asked for: few samples may have no moments."""
         proposal = self.unstretched
         for turn, share in enumerate(_RAMP):
             epsilon, sample = self.draw([seed, 1, turn], proposal, count)
             state = self.newton(sample, v, richness=share)
-            v = state.v
             data = self.data._replace(richness=share * self.data.richness)
             activation = self.limit.network.activation
-            matrix = _virial(activation, self.root, data, state.at, v, jnp.asarray(epsilon))
-            values, vectors = np.linalg.eigh(np.asarray(matrix, np.float64))
+            matrix = np.asarray(
+                _virial(activation, self.root, data, state.at, state.v, jnp.asarray(epsilon)), np.float64
+            )
+            if not (np.isfinite(matrix).all() and np.isfinite(np.asarray(state.v)).all()):
+                return v, proposal, False
+            v = state.v
+            values, vectors = np.linalg.eigh(matrix)
             kept = np.flatnonzero(values > _NOTICED)[-2 * v.shape[1] :]
             proposal = Proposal(vectors[:, kept], np.minimum(values[kept], _LONGEST))
-        return v, proposal
+        return v, proposal, True
 
 
 _readout = jax.jit(readout.solve, static_argnums=0)
@@ -305,7 +309,9 @@ def promising(limit: ANBK, X: np.ndarray, y: np.ndarray, *, seed: int = 0, preci
     if limit.network.depth != 1 or PER_POINT * len(X) > PILOT:
         return False
     problem = _Problem(limit, X, y, precision)
-    v, proposal = problem.pilot(problem.start(Start(), X, seed), seed, PILOT)
+    v, proposal, whole = problem.pilot(problem.start(Start(), X, seed), seed, PILOT)
+    if not whole:
+        return False
     _, fresh = problem.draw([seed, 4], proposal, PILOT)
     at = _tilted(problem.data, fresh, v)
     share = float(dual.effective(at, fresh.weights))
@@ -435,7 +441,7 @@ def solve(
     threads = 1 if len(X) < _THREADED else None
     with threadpool_limits(threads, user_api="blas"), progress.task("dual", total=4) as advance:
         v = problem.start(init, X, seed)
-        v, proposal = problem.pilot(v, seed, min(most, PILOT))
+        v, proposal, _ = problem.pilot(v, seed, min(most, PILOT))
         advance("pilot")
         turn = 0
         while True:
