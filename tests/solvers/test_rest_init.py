@@ -97,3 +97,16 @@ def test_tanh_ends_where_its_dynamics_does():
     error = np.hypot(ends.std(axis=0, ddof=1) / 2, flow.fitted_errors[-1])
     assert np.abs((ends.mean(axis=0) - flow.fitted[-1]) / error).max() < 6  # of four each, error bars are rough
     assert np.abs(ends.mean(axis=0) - flow.fitted[-1]).max() < 0.01
+
+
+def test_from_a_stronger_fit():
+    """Less decay, or more points: errors so small that no neuron is pulled as hard as it costs."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5, 3))
+    y = np.sign(rng.normal(size=5))
+    net = ak.MLP(1, "relu")
+    strong = ak.solve(ak.ANTK(net, decay=0.01), X, y)
+    for some, decay in ((slice(None), 0.1), (slice(3), 0.01)):
+        limit = ak.ANTK(net, decay=decay)
+        warm, cold = (ak.solve(limit, X[some], y[some], init=init) for init in (strong, None))
+        assert np.abs(warm.fitted - cold.fitted).max() < 1e-5

@@ -76,13 +76,10 @@ def solve(
     with progress.task("aNTK", total=steps) as advance:
         meter = Meter(steps, advance)
         if _dies(task, seed):
-            return _dead(
-                task,
-                tolerance,
-                nothing,
-                meter,
-                "everything dies: richness is below the threshold of ak.collapse_threshold",
-            )
+            why = "richness is below the threshold of ak.collapse_threshold"
+            if limit.richness == 0 or not task.shape.root.any():
+                why = "richness is 0" if limit.richness == 0 else "all inputs are 0"
+            return _dead(task, tolerance, nothing, meter, f"everything dies: {why}")
         journal = Journal(checkpoint, meter, tolerance)
         given = from_fields(task, init) if init else None
         with journal.kept():
@@ -270,7 +267,7 @@ def _answer(
 ) -> Answer:
     limit, points, where = task.limit, task.points, task.shape.where
     depth = limit.network.depth
-    best = _best(living, tolerance)
+    best = _best(living, tolerance, _sampled(task))
     layers = atomic.layers(task.shape, best.atoms)
     delta = errors(task, best.atoms)
     over = summed(task, delta)
@@ -338,13 +335,20 @@ def _answer(
     )
 
 
-def _best(living: list[End], tolerance: float) -> End:
-    """The least gap; or the lowest, at rest rather than on its way where values are the same."""
+def _best(living: list[End], tolerance: float, alike: bool) -> End:
+    """The least gap; or the lowest, at rest rather than on its way where values are the same; or the first, where starts are samples of one flow."""
     if all(end.gap is not None for end in living):
         return min(living, key=lambda end: end.violation)
+    if alike:  # starts differ by which neurons they drew, and the lower value is no better than the other
+        return min(living, key=lambda end: not end.good(tolerance))
     lowest = min(end.objective for end in living)
     same = [end for end in living if end.objective - lowest <= tolerance * abs(lowest)]
     return min(same, key=lambda end: (not end.good(tolerance), end.objective))
+
+
+def _sampled(task: Problem) -> bool:
+    """One hidden layer that is not homogeneous: neurons do not meet, and a start is a sample of where they rest."""
+    return task.limit.network.depth == 1 and not task.shape.homogeneous
 
 
 def _status(task: Problem, best: End, living: list[End], lost: int, tolerance: float, meter: Meter) -> tuple[str, bool]:
@@ -360,8 +364,11 @@ def _status(task: Problem, best: End, living: list[End], lost: int, tolerance: f
     if not all(end.good(tolerance) for end in living):
         remarks.append("one of two starts has not come to rest, and kernel_errors has what it is off by")
     elif apart > 10 * tolerance:
+        listing = f"values {values[0]:.6g} and {values[1]:.6g}"
         remarks.append(
-            f"two starts end in different places (values {values[0]:.6g} and {values[1]:.6g}; the lower is returned)"
+            f"two starts differ by the neurons they drew ({listing}; kernel_errors says by how much); more particles bring them together"
+            if _sampled(task)
+            else f"two starts end in different places ({listing}; the lower is returned)"
         )
     if lost:
         remarks.append("a start died: which of the two gradient flow ends in depends on its start")

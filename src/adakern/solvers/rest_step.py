@@ -50,7 +50,8 @@ class Convex:
 
     def signals(self, features: np.ndarray, delta: np.ndarray) -> np.ndarray:
         """What the readouts of neurons with features (K, P·S) get from errors (P, C): (K, readouts)."""
-        return (self.pool.rows(features) @ delta).reshape(len(features), -1)
+        each = self.zero.shape[1] * (1 if self.pool.mean else self.pool.sites)
+        return (self.pool.rows(features) @ delta).reshape(len(features), each)
 
 
 class Law(NamedTuple):

@@ -62,7 +62,7 @@ def dynamics(
         replicas: independent populations, run side by side; standard errors are over them.
         initial: "normal" or "laplace" weights, of unit variance.
         seed: of the initial weights.
-        accuracy: error of outputs per step, relative to the targets; outputs end up right to about five times this. Kinks of the activation are rounded over 30 times this, relative to the inputs.
+        accuracy: error of outputs per step, relative to the targets; outputs end up right to a few times this at ordinary scales. Kinks of the activation are rounded over 30 times this, relative to the inputs: that error is in no error bar, and with inputs of size 1e4 it was 50 times this.
             Where the standard errors are larger anyway, 1e-4 takes a fifth of the evaluations.
         keep: keep the neurons of every time, which `Trajectory.density` reads.
         precision: "float64" or "float32".
