@@ -32,6 +32,7 @@ from adakern.solving import solve
 
 GAP = 1e-4
 FINEST = 1e-6  # no flow is asked for a smaller gap
+AIM = 20.0  # seconds of plain flow over the solver's
 WIDTH = 1024
 MOTION = 1e-4  # of a network, per 1/decay: the solver's own tolerance
 
@@ -55,6 +56,8 @@ def certificate(options: Options, data: Callable[..., Any], points: int, decay: 
     yield Row(
         f"{label}: seconds of plain flow over the solver's",
         ratio,
+        f"≥ {AIM:g}",
+        None if not track.reached and ratio < AIM else ratio >= AIM,
         note=f"{sign}{ratio:.3g}: {track.seconds[-1]:.1f} s, {track.steps} steps of {track.step:.2g}, the best of {listing}",
         series={
             "problem": label,
@@ -96,6 +99,8 @@ def speed(options: Options, depth: int, activation: str, decay: float) -> Iterat
         yield Row(
             f"{label}: seconds of a network, N={width}{way}, over the solver's",
             ratio,
+            "≥ 1",
+            None if bound and ratio < 1 else ratio >= 1,
             note=f"{sign}{ratio:.3g}: {seconds:.1f} s, {run.stats['evaluations']} gradients, {run.status}",
             series={
                 "problem": f"{label}{way}",
