@@ -9,6 +9,9 @@ Describe a network (`MLP`, `CNN`), choose a limit (`NNGP`, `NNGPK`, `NTK`, `ANBK
     (600,)
 """
 
+from importlib import import_module
+from typing import Any
+
 from adakern import activations, datasets, finite, linear, losses
 from adakern._version import __version__
 from adakern.collapsing import collapse_threshold
@@ -63,3 +66,15 @@ __all__ = [
     "renormalize",
     "solve",
 ]
+
+_LATER = ("plot", "report")  # imported when they are asked for: most programs draw nothing
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return import_module(f"adakern.{name}")
+    raise AttributeError(f"module 'adakern' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
