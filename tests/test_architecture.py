@@ -40,8 +40,10 @@ ORDER = (
     ("solving",),
     ("metrics",),
     ("estimators",),
-    ("plot",),
+    ("readings",),
+    ("plot.*", "report.*"),
     ("benchmarks.*",),
+    ("figures.*",),
     ("cli.*",),
     ("__main__",),
 )
@@ -52,11 +54,11 @@ BESIDE = {
 }
 # Who may import them.
 READERS = {
-    "datasets.*": ("estimators", "plot", "benchmarks.*", "cli.*"),
-    "finite.*": ("loading", "plot", "benchmarks.*", "cli.*"),
+    "datasets.*": ("estimators", "plot.*", "benchmarks.*", "figures.*", "cli.*"),
+    "finite.*": ("loading", "readings", "plot.*", "benchmarks.*", "figures.*", "cli.*"),
 }
 
-WHOLE = ("plot", "benchmarks.*", "cli.*")  # may `import adakern` itself, as a user does
+WHOLE = ("plot.*", "benchmarks.*", "figures.*", "cli.*")  # may `import adakern` itself, as a user does
 
 FORBIDDEN = ("jax.core", "jax._src", "tensorflow", "neural_tangents", "jaxopt")
 UNPICKLES = ("datasets.batches",)  # the official CIFAR-10 files are pickles

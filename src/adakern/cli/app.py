@@ -18,9 +18,11 @@ from adakern.cli import (
     bench_networks,
     bench_truth,
     demo,
+    figure,
     fit,
     info,
     predict,
+    report,
 )
 from adakern.cli.failures import FAILED, INTERRUPTED, one_line
 from adakern.cli.output import print_json
@@ -35,7 +37,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a bug keeps Python's own traceback
 )
-for module, name in ((demo, "demo"), (fit, "fit"), (predict, "predict"), (info, "info")):
+for module, name in (
+    (demo, "demo"),
+    (fit, "fit"),
+    (predict, "predict"),
+    (info, "info"),
+    (figure, "figure"),
+    (report, "report"),
+):
     app.command(name, epilog=f"Example: {module.EXAMPLE}")(one_line(module.run))
 
 benches = typer.Typer(help="Time the library on this machine, and check it.", no_args_is_help=True)

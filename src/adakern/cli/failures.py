@@ -14,7 +14,7 @@ from adakern.errors import AdakernError
 FAILED = 2
 INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
 
-_EXPECTED = (ValueError, TypeError, NotImplementedError, OSError, MemoryError, AdakernError)
+EXPECTED = (ValueError, TypeError, NotImplementedError, OSError, MemoryError, AdakernError)
 
 
 def one_line(command: Callable[..., None]) -> Callable[..., None]:
@@ -32,7 +32,7 @@ def one_line(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             raise
-        except _EXPECTED as error:
+        except EXPECTED as error:
             _report(sentence(error), kwargs)
             raise typer.Exit(FAILED) from error
 

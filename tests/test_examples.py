@@ -1,0 +1,28 @@
+"""The tours of examples/ run as they stand, and what they say about their own numbers is so."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_every_tour_is_run():
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["practitioners.py", "theorists.py"]
+
+
+def test_theorists():
+    found = runpy.run_path(str(EXAMPLES / "theorists.py"))
+    assert found["nngp"].residual < 1e-10 and found["end"].certificate < 1e-4
+    assert min(found["agreement"]) > 0.98 and found["arrived"] < 0.01
+    turned = [found["ak"].alignment(kernel, found["labels"]) for kernel in found["rich"].kernels]
+    assert turned[1] > turned[0] > found["ak"].alignment(found["nngp"].kernels[0], found["labels"])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_practitioners():
+    found = runpy.run_path(str(EXAMPLES / "practitioners.py"))
+    assert found["scores"][1.0] > 0.5 > found["scores"][0.0] and found["scores"][1.0] > found["rbf_score"]
+    assert found["best"] > 0 and int(max(range(12), key=lambda column: found["losses"][column])) == 0
+    assert min(found["accuracies"].values()) > 0.9
