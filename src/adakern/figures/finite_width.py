@@ -41,6 +41,7 @@ class Settings:
     flow: float = 400.0
     particles: int = 16384
     tolerance: float = 0.03
+    solves: int = 3
     curve: tuple[int, ...] = tuple(int(width) for width in np.geomspace(16, 16384, 41).round())
 
 
@@ -63,7 +64,7 @@ def parts(settings: Settings) -> Iterator[Part]:
     data = {"data": Data("cifar10", settings.points, settings.tests)}
     bayes = {**data, "beta": settings.beta, "decay": settings.decay}
     rich, seeds = {"richness": settings.richness}, {"seeds": settings.seeds}
-    solver = {"particles": settings.particles, "tolerance": settings.tolerance, **seeds}
+    solver = {"particles": settings.particles, "tolerance": settings.tolerance, "seeds": settings.solves}
     yield Part("lazy theories", loss.lazy, bayes)
     yield Part("renormalised", loss.renormalized, {**bayes, "widths": settings.curve})
     yield Part("renormalised, at the widths of networks", loss.renormalized, {**bayes, "widths": settings.widths})

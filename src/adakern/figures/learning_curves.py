@@ -63,6 +63,7 @@ class Settings:
     fit: float = 2000.0
     particles: int = 32768
     tolerance: float = 0.05
+    solves: int = 3
 
 
 FULL = Settings()
@@ -85,7 +86,7 @@ def parts(settings: Settings) -> Iterator[Part]:
         data = {"data": Data("cifar10", points, settings.tests)}
         bayes = {**data, "beta": settings.beta, "decay": settings.decay}
         rich, seeds = {"richness": settings.richness}, {"seeds": settings.seeds}
-        solver = {"particles": settings.particles, "tolerance": settings.tolerance, **seeds}
+        solver = {"particles": settings.particles, "tolerance": settings.tolerance, "seeds": settings.solves}
         yield Part(_name("lazy theories", points), loss.lazy, bayes)
         yield Part(_name("aNTK", points), loss.antk, {**data, **rich, "decay": settings.decay})
         yield Part(_name("aNBK", points), loss.anbk, {**bayes, **rich, **solver})
