@@ -1,4 +1,8 @@
-r"""Densities of preactivations: of gradient flow with weight decay and of the posterior against richness, of tanh with its two humps, and of four whitened points."""
+r"""Densities of preactivations: of gradient flow with weight decay and of the posterior against richness, of tanh with its two humps, and of four whitened points.
+
+The posterior with ReLU is shown for digits, the paper's other task, and not for photographs. With 20 of those and $\gamma_0$ of 0.5, 0.7 or 3, large neurons are pulled as hard as their prior bears, few of them carry the kernel, and networks do not settle which (R-hat above 1.2 up to a Langevin time of 200).
+At $\gamma_0=3$ and time 60, outputs of theory and networks then agree to 3e-4 and kernels align to 0.9991, but the tails of the densities differ several times over.
+"""
 
 from __future__ import annotations
 
