@@ -51,7 +51,7 @@ _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_VERIFY, _FAILED = 4, 10.0  # searches then, one after the other, as long as the gap is not this times too large
+_VERIFY, _FAILED = 6, 10.0  # searches then, one after the other, as long as the gap is not this times too large
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 
 
