@@ -156,8 +156,9 @@ def compare(
     if depth == 1 and activation == "relu":  # convex in f: a value above the least bounds how far from rest outputs are
         allowed = math.sqrt(2 * max(excess, 0.0) * float(theory.stats["objective"])) / limit.richness
         note += f"; its value leaves it {allowed:.2g}"
-    # Networks that rest elsewhere are far from each other as well: what they differ by is no bar then.
-    bar = CLOSE if excess > ELSEWHERE else max(own, CLOSE)
+    # Deep networks that rest elsewhere are far from each other as well: what they differ by is no bar then.
+    elsewhere = depth > 1 and excess > ELSEWHERE
+    bar = CLOSE if elsewhere else max(own, CLOSE)
     yield below(f"{at}: outputs apart, largest", off, bar, note=note, series=series)
     own = max(
         rms(np.asarray(a.test_predictions) - np.asarray(b.test_predictions)) for a, b in itertools.combinations(runs, 2)
@@ -166,7 +167,7 @@ def compare(
     yield below(
         f"{at}: {len(X_test)} test outputs apart, rms",
         off,
-        CLOSE if excess > ELSEWHERE else max(own, CLOSE),
+        CLOSE if elsewhere else max(own, CLOSE),
         note=f"networks among each other {own:.2g}",
     )
 
