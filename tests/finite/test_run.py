@@ -216,6 +216,24 @@ def test_at(flowed, flow, points):
         flowed.at(-1.0)
 
 
+def test_a_replica_is_a_run_of_its_own(points):
+    X, y, X_new, y_new = points
+    how = {"richness": 0.7, "decay": 0.2, "width": 16, "time": 1.0, "times": [0.0, 0.5], "centred": True, "seed": 3}
+    runs = ak.finite.gradient_flow(ak.MLP(2, "tanh"), X, y, replicas=2, X_test=X_new, y_test=y_new, **how)
+    ones = [runs.replica(index) for index in range(2)]
+    for at in (lambda run: run, lambda run: run.at(0.5)):
+        first, second = (at(one) for one in ones)
+        assert np.abs(first.kernel - second.kernel).max() > 1e-3
+        np.testing.assert_allclose((first.kernel + second.kernel) / 2, at(runs).kernel, rtol=1e-5)
+        np.testing.assert_allclose((first.fitted + second.fitted) / 2, at(runs).fitted, rtol=1e-4, atol=1e-6)
+        mean = (first.predict(X_new) + second.predict(X_new)) / 2
+        np.testing.assert_allclose(mean, at(runs).predict(X_new), rtol=1e-4, atol=1e-6)
+    assert ones[1].settings.replicas == 1 and ones[1].test_losses is None
+    np.testing.assert_array_equal(ones[1].losses, runs.replica_losses[:, 1])
+    with pytest.raises(ValueError, match=r"index must be that of a replica \(0, 1\), but it is 2"):
+        runs.replica(2)
+
+
 def test_at_leaves_no_predictions_of_another_moment(flowed, points):
     early = flowed.at(0.5)
     if early.test_predictions is not None:

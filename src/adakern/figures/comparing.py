@@ -92,12 +92,11 @@ def trained(
     """The same of networks of finite width, trained for a long time; `motion` is by how much they still move per unit of time, relative."""
     X, y, *_ = data.load()
     how: dict[str, Any] = {"width": width, "time": time / decay, "method": "momentum", "tolerance": 1e-6}
-    runs = [
-        ak.finite.gradient_flow(mlp(depth, activation), X, y, richness=richness, decay=decay, seed=seed, **how)
-        for seed in range(networks)
-    ]
-    rates = np.array([run.stats["rate"] for run in runs], dtype=np.float64)
-    return {**_layers([run.kernels for run in runs], y, keep), "motion": rates}
+    runs = ak.finite.gradient_flow(
+        mlp(depth, activation), X, y, richness=richness, decay=decay, replicas=networks, **how
+    )
+    kernels = [runs.replica(seed).kernels for seed in range(networks)]
+    return {**_layers(kernels, y, keep), "motion": np.array([runs.stats["rate"]], dtype=np.float64)}
 
 
 def apart(ours: Arrays, theirs: Arrays) -> tuple[np.ndarray, np.ndarray]:

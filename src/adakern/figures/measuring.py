@@ -64,19 +64,20 @@ def in_time(
     """
     X, y, X_test, y_test = data.load()
     labels, found = np.outer(y, y), []
+    runs = ak.finite.gradient_flow(
+        network,
+        X,
+        y,
+        time=max(times),
+        times=times,
+        replicas=seeds,
+        centred=True,
+        tolerance=0.0,
+        accuracy=accuracy,
+        **options,
+    )
     for seed in range(seeds):
-        run = ak.finite.gradient_flow(
-            network,
-            X,
-            y,
-            time=max(times),
-            times=times,
-            seed=seed,
-            centred=True,
-            tolerance=0.0,
-            accuracy=accuracy,
-            **options,
-        )
+        run = runs.replica(seed)
         moments = [run.at(time) for time in times]
         traces = np.array([np.trace(at.kernel) for at in moments])
         held = {} if edges is None else _laws(moments[-1].density(1, 0)[0], moments[-1].weights[-1], edges)

@@ -44,7 +44,8 @@ class Settings:
     flow: float = 400.0  # with it, in units of 1/decay
     particles: int = 65536
     tolerance: float = 0.05
-    solves: int = 2
+    solves: int = 4
+    free: int = 16384  # neurons of networks without decay, whose flow is followed and not only its end
     width: int = 65536  # at 16384, Langevin outputs were 0.046 rms off the theory (benchmarks/adaptive.md)
     networks: int = 3
     burn_in: float = 20.0
@@ -60,6 +61,7 @@ QUICK = Settings(
     flow=300.0,
     particles=4096,
     solves=2,
+    free=4096,
     width=4096,
     networks=2,
     burn_in=8.0,
@@ -82,7 +84,7 @@ def parts(settings: Settings) -> Iterator[Part]:
         yield Part(f"aNBK {seed}", bayesian, {**bayes, **how})
     for seed in range(settings.networks):
         shared: dict[str, Any] = {"data": data, "width": width, "seed": seed}
-        way = {"richness": free, "decay": 0.0, "time": settings.way}
+        way = {"richness": free, "decay": 0.0, "time": settings.way, "width": settings.free}
         yield Part(f"{FREE} {seed}", trained, {**shared, **way})
         flow = {"richness": decayed, "decay": decay, "time": settings.flow / decay}
         yield Part(f"{DECAYED} {seed}", trained, {**shared, **flow})
@@ -309,7 +311,6 @@ def _verdict(axes: Axes, panels: Sequence[_Panel], settings: Settings) -> None:
     axes.axhline(1e-3, color=style.GREY, linestyle="--", linewidth=1, label="$R^2$ = 0.999")
     axes.set_xticks(range(3), ["no decay", "decay", "Langevin"])
     axes.set(yscale="log", xlim=(-0.5, 2.5), ylim=(1e-5, 30), xlabel="training", ylabel="what is missed, $1-R^2$")
-    axes.set_title(
-        f"P = {settings.points}, {settings.test} new images, {settings.networks} networks, N = {settings.width}"
-    )
+    widths = f"N = {settings.width}" + (f" (no decay: {settings.free})" if settings.free != settings.width else "")
+    axes.set_title(f"P = {settings.points}, {settings.test} new images, {settings.networks} networks, {widths}")
     style.legend(axes, loc="upper center", ncols=2)

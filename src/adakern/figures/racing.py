@@ -85,26 +85,26 @@ def networks(
     """
     model, (X, y, X_test, y_test) = load(network, data)
     found: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
+    runs = ak.finite.gradient_flow(
+        model,
+        X,
+        y,
+        richness=richness,
+        decay=decay,
+        width=width,
+        time=max(times),
+        times=times,
+        seed=100,
+        replicas=replicas,
+        centred=centred,
+        tolerance=0.0,
+        accuracy=accuracy,
+    )
     for seed in range(replicas):
-        run = ak.finite.gradient_flow(
-            model,
-            X,
-            y,
-            richness=richness,
-            decay=decay,
-            width=width,
-            time=max(times),
-            times=times,
-            seed=100 + seed,
-            centred=centred,
-            tolerance=0.0,
-            accuracy=accuracy,
-            X_test=X_test,
-            y_test=y_test,
-        )
-        rows = [int(np.argmin(np.abs(run.times - moment))) for moment in times]
-        found["train"].append(2 * run.losses[rows])
-        found["test"].append(2 * np.asarray(run.test_losses)[rows])
+        run = runs.replica(seed)
+        moments = [run.at(moment) for moment in times]
+        found["train"].append(np.array([np.mean((y - at.fitted) ** 2) for at in moments]))
+        found["test"].append(np.array([np.mean((y_test - at.predict(X_test)) ** 2) for at in moments]))
     pairs = {kind: measuring.over(np.stack(values)) for kind, values in found.items()}
     return {kind + suffix: pair[place] for kind, pair in pairs.items() for place, suffix in enumerate(("", "_error"))}
 

@@ -205,7 +205,29 @@ class Run:
         if abs(nearest - time) > 1e-6 * max(1.0, time):
             listing = ", ".join(f"{moment:g}" for moment in moments)
             raise ValueError(f"time must be one of the times that were kept ({listing}), but it is {time:g}")
-        chosen = self.sample_times == nearest
+        return self._part(self.sample_times == nearest, stats={**self.stats, "moment": float(nearest)})
+
+    def replica(self, index: int) -> Run:
+        """One of the replicas of a gradient flow as a run of its own, at all the moments that were kept; losses at test points are left out."""
+        if self.settings.kind == "langevin":
+            raise ValueError(
+                "replica(index) is for gradient flow: the averages of a Langevin run are over its replicas"
+            )
+        have = sorted({int(k) for k in self.sample_replicas})
+        if checks.integer("index", index, least=0) not in have:
+            listing = ", ".join(str(k) for k in have)
+            raise ValueError(f"index must be that of a replica ({listing}), but it is {index}")
+        column = have.index(index)
+        return self._part(
+            self.sample_replicas == index,
+            settings=replace(self.settings, replicas=1),
+            replica_losses=self.replica_losses[:, column : column + 1],
+            test_times=None,
+            test_losses=None,
+        )
+
+    def _part(self, chosen: np.ndarray, **changes: Any) -> Run:
+        """The run of some of the kept weights alone."""
         part = replace(
             self,
             weights=tuple(w[chosen] for w in self.weights),
@@ -214,7 +236,7 @@ class Run:
             fades=self.fades[chosen],
             test_predictions=None,
             test_errors=None,
-            stats={**self.stats, "moment": float(nearest)},
+            **changes,
         )
         with scope(self.settings.precision):
             return replace(part, **snapshot(part))
