@@ -84,7 +84,8 @@ def kernel(of: Subject, layer: int | None = None, time: float | None = None) -> 
     if layer is not None and not 1 <= layer <= depth:
         raise ValueError(f"layer must be between 1 and {depth}, but it is {layer}")
     if isinstance(of, Trajectory):
-        return of.kernels[of.index(last(of) if time is None else time)]
+        found = of.kernels[of.index(last(of) if time is None else time)]
+        return found if depth == 1 else found[-1 if layer is None else layer - 1]
     if isinstance(of, Solution) and time is not None:
         raise ValueError("time has no meaning for a solution, which is the end of training")
     if isinstance(of, Run) and time is not None:

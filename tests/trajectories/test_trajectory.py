@@ -191,7 +191,7 @@ def test_failure_is_raised_or_recorded(follow, found, monkeypatch):
     "changed, error, message",
     [
         ({"limit": ak.NTK(ak.MLP(1))}, TypeError, "limit must be an ANTK"),
-        ({"limit": ak.ANTK(ak.MLP(2))}, NotImplementedError, "deep networks need response functions"),
+        ({"limit": ak.ANTK(ak.CNN(2, window=2))}, NotImplementedError, "CNNs with one hidden layer"),
         ({"limit": ak.ANTK(ak.CNN(1, window=2))}, ValueError, "X must be 4-D"),
         ({"limit": ak.ANTK(ak.MLP(1), richness=0.0)}, ValueError, "richness must be greater than 0"),
         ({"limit": ak.ANTK(ak.MLP(1), loss="softmax")}, ValueError, "one-hot"),

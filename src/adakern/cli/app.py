@@ -13,6 +13,7 @@ from adakern.cli import (
     bench,
     bench_adaptive,
     bench_cnn,
+    bench_deep_dynamics,
     bench_exact,
     bench_flow,
     bench_networks,
@@ -56,6 +57,7 @@ for module, name in (
     (bench_exact, "exact"),
     (bench_flow, "flow"),
     (bench_cnn, "cnn"),
+    (bench_deep_dynamics, "deep-dynamics"),
 ):
     benches.command(name, epilog=f"Example: {module.EXAMPLE}")(one_line(module.run))
 app.add_typer(benches, name="bench", epilog=f"Example: {bench.EXAMPLE}")

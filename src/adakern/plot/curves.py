@@ -74,7 +74,7 @@ def _over_time(axes: Axes, of: tuple[Subject, ...]) -> None:
     for index, one in enumerate(of):
         if not isinstance(one, Trajectory):
             raise ValueError('against="time" needs trajectories, which dynamics returns')
-        values = [readings.label_alignment(kernel, one.y) for kernel in one.kernels]
+        values = [readings.label_alignment(readings.kernel(one, time=time), one.y) for time in one.times]
         axes.plot(one.times, values, "o-", color=CYCLE[index % len(CYCLE)], label=name(one))
     axes.set_xlabel("time")
 

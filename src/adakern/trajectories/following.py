@@ -21,7 +21,7 @@ from adakern.checkpoints import Checkpoint, Content
 from adakern.limits import ANTK
 from adakern.networks import CNN
 from adakern.progress import Progress
-from adakern.trajectories import two_layer
+from adakern.trajectories import kinks, two_layer
 from adakern.trajectories.population import Neurons, Start, span
 from adakern.trajectories.trajectory import ERRORS, RECORDED, SCALARS, Trajectory
 
@@ -29,7 +29,6 @@ _CALL = 64  # most steps of one compiled call; fewer where they take long
 _SECONDS = 1.0, 4.0  # that a call may take: shorter ones are made longer, longer ones shorter
 _LEG = 100  # steps ahead that time is counted in the precision of the weights
 _MOST_STEPS = 1_000_000
-_BAND = 30.0  # half the width of a rounded kink, in units of the accuracy: its effect on outputs is then that of the steps' errors
 _TINY = 1e-30  # the same where there is no input, and no field either
 _TEMPORARY = 6  # arrays of neurons × points × positions that a step holds at once
 _STATES = 9  # copies of all neurons, likewise
@@ -89,7 +88,7 @@ class Task:
         self.flow = two_layer.Flow(
             activation,
             losses.get(limit.loss),
-            two_layer.jump(activation),
+            kinks.jump(activation),
             self._blocks(points * self.positions),
             convolutional,
             pooled,
@@ -101,7 +100,7 @@ class Task:
         self.start = Start(settings.initial, settings.seed, settings.neurons // 2, math.prod(self.readouts))
         inside = self._placed(self.span.inside(rows))
         lengths = np.linalg.norm(inside, axis=-1)
-        band = np.where(lengths > 0, _BAND * settings.accuracy * lengths, _TINY)
+        band = np.where(lengths > 0, kinks.BAND * settings.accuracy * lengths, _TINY)
         scale = float(np.sqrt(np.mean(data.y**2)))
         self.problem = two_layer.Problem(
             rows=jnp.asarray(inside),
@@ -228,17 +227,17 @@ class Task:
         """What a trajectory records at a time: means over replicas and their errors."""
         data, loss, s = self.data, self.flow.loss, self.settings
         seen = two_layer.look(self.looking, self.problem, neurons)
-        row = _statistics("train_loss", jnp.mean(loss.value(self.problem.y[None], seen.outputs), axis=-1))
-        row.update(_statistics("fitted", self._like_y(loss.link(seen.outputs))))
-        row.update(_statistics("kernels", seen.kernels))
+        row = statistics("train_loss", jnp.mean(loss.value(self.problem.y[None], seen.outputs), axis=-1))
+        row.update(statistics("fitted", self._like_y(loss.link(seen.outputs))))
+        row.update(statistics("kernels", seen.kernels))
         if data.y.shape[1] == 1:
             row["tangent_kernels"] = row["kernels"] + self._first_layer(seen, row)
         if len(data.X_test):
             outputs = self._predict(neurons, time)
-            row.update(_statistics("predictions", self._like_y(loss.link(outputs))))
+            row.update(statistics("predictions", self._like_y(loss.link(outputs))))
             if data.labelled:
                 values = loss.value(jnp.asarray(data.y_test)[None], outputs)
-                row.update(_statistics("test_loss", jnp.mean(values, axis=-1)))
+                row.update(statistics("test_loss", jnp.mean(values, axis=-1)))
         if s.keep:
             each = self.readouts[1:] if self.readouts[0] == 1 else self.readouts
             for name, array, shape in (("weights", neurons.w, (self.span.rank,)), ("readouts", neurons.a, each)):
@@ -314,7 +313,7 @@ class Task:
                 "coordinates": self.span.rank,
                 "positions": self.positions,
                 "blocks": self.flow.blocks,
-                "rounded_kink": _BAND * s.accuracy if self.flow.jump else 0.0,
+                "rounded_kink": kinks.BAND * s.accuracy if self.flow.jump else 0.0,
                 **{name: value for name, value in asdict(s).items() if name not in ("times", "keep")},
                 "backend": jax.default_backend(),
                 "seconds": seconds,
@@ -323,7 +322,7 @@ class Task:
         )
 
 
-def _statistics(name: str, values: Any) -> dict[str, np.ndarray]:
+def statistics(name: str, values: Any) -> dict[str, np.ndarray]:
     """The mean over replicas and its standard error, under their names."""
     each = np.asarray(values, np.float64)
     count = len(each)

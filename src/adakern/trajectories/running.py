@@ -1,4 +1,4 @@
-r"""`dynamics`: training over time of the infinitely wide network with one hidden layer."""
+r"""`dynamics`: training over time of the infinitely wide network."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from adakern import memory as memories
 from adakern import precision as precisions
 from adakern.errors import ConvergenceError
 from adakern.limits import ANTK
+from adakern.networks import CNN
 from adakern.progress import Progress
+from adakern.trajectories import deep_following
 from adakern.trajectories.following import Data, Settings, Task
 from adakern.trajectories.population import INITIAL
 from adakern.trajectories.trajectory import Trajectory
 
 _FINEST = 16  # units of rounding that an accuracy may ask for
+_ACCURACY = 1e-5  # of the default
+_ROUGH = 1e-3  # with several hidden layers, whose Monte-Carlo errors are larger
+_RESOLUTION = 1e-3
 
 
 def dynamics(
@@ -33,7 +38,8 @@ def dynamics(
     replicas: int = 4,
     initial: str = "normal",
     seed: int = 0,
-    accuracy: float = 1e-5,
+    accuracy: float | None = None,
+    resolution: float | None = None,
     keep: bool = True,
     precision: str = "float64",
     memory: float | None = None,
@@ -41,7 +47,7 @@ def dynamics(
     checkpoint: str | PathLike[str] | None = None,
     throw: bool = True,
 ) -> Trajectory:
-    r"""Follow the training of an infinitely wide network with one hidden layer: gradient flow with weight decay.
+    r"""Follow the training of an infinitely wide network: gradient flow with weight decay. With one hidden layer,
 
     $$\dot w=\gamma_0\sum_\mu(a\cdot\Delta_\mu)\,\varphi'(h_\mu)\,\tilde x_\mu-\lambda_0w,\qquad\dot a=\gamma_0\sum_\mu\Delta_\mu\varphi(h_\mu)-\lambda_1a,\qquad
       s_\mu=\langle a\,\varphi(h_\mu)\rangle/\gamma_0,$$
@@ -53,17 +59,26 @@ def dynamics(
     A neuron of a CNN is a filter $w$ with a field $h_{\mu q}=w\cdot\tilde x_{\mu q}$ at each position $q$, $\tilde x_{\mu q}$ the patch over the root of its size, and one readout weight per position,
     $s_\mu=\langle\sum_qa_q\varphi(h_{\mu q})\rangle/\gamma_0$, or with `readout="mean"` one for all, $s_\mu=\langle a\,\frac1S\sum_q\varphi(h_{\mu q})\rangle/\gamma_0$.
 
+    An `MLP` of several hidden layers has in its fields, besides what training adds, Gaussian processes from the initial weights and their responses to the training,
+
+    $$h^{\ell+1}_\mu(t)=e^{-\lambda_\ell t}\Big[u_\mu(t)+\gamma_0\int_0^tds\sum_\nu A^\ell_{\mu\nu}(t,s)g^{\ell+1}_\nu(s)\Big]+\gamma_0\int_0^tds\,e^{-\lambda_\ell(t-s)}\sum_\nu\Delta_\nu(s)\Phi^\ell_{\mu\nu}(t,s)g^{\ell+1}_\nu(s),$$
+
+    and likewise for gradients. Time only runs forward: each of `replicas` populations, of `neurons` neurons a layer, draws its Gaussians where the flow first asks for them, and there is nothing to iterate (module `deep_weights`).
+    Populations are independent and share no kernels, so that standard errors over them are honest; each has a bias of order directions/neurons. Linear networks need no neurons and have no such errors.
+
     Args:
-        limit: an `ANTK` of an `MLP` or a `CNN` with depth 1: network, richness $\gamma_0>0$, decay $\lambda_0,\lambda_1\ge0$ and loss.
+        limit: an `ANTK` of an `MLP`, or of a `CNN` with depth 1: network, richness $\gamma_0>0$, decay $\lambda_\ell\ge0$ and loss.
         X, y: training inputs and targets, (points,) or (points, outputs); ±1 for "logistic", one-hot rows for "softmax".
         times: when to look, increasing, 0 or later.
         X_test, y_test: points whose outputs (and loss) are followed.
-        neurons: per replica, both members of a pair counted.
-        replicas: independent populations, run side by side; standard errors are over them.
-        initial: "normal" or "laplace" weights, of unit variance.
+        neurons: per replica, both members of a pair counted; of several hidden layers, in each of them.
+        replicas: independent populations; standard errors are over them.
+        initial: "normal" or "laplace" weights, of unit variance; "normal" alone with several hidden layers.
         seed: of the initial weights.
-        accuracy: error of outputs per step, relative to the targets; outputs end up right to a few times this at ordinary scales. Kinks of the activation are rounded over 30 times this, relative to the inputs: that error is in no error bar, and with inputs of size 1e4 it was 50 times this.
+        accuracy: error of outputs per step, relative to the targets, by default 1e-5, with several hidden layers that are not linear 1e-3; outputs end up right to a few times this at ordinary scales. Kinks of the activation are rounded over 30 times this, relative to the inputs: that error is in no error bar, and with inputs of size 1e4 it was 50 times this.
             Where the standard errors are larger anyway, 1e-4 takes a fifth of the evaluations.
+        resolution: with several hidden layers, the share of their mean square that features or gradients must have outside of all directions met so far for a new one to be remembered, 1e-3 by default; what
+            is smaller keeps its variance and loses its correlations in time. More directions want more neurons.
         keep: keep the neurons of every time, which `Trajectory.density` reads.
         precision: "float64" or "float32".
         memory: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in blocks of neurons.
@@ -76,22 +91,57 @@ def dynamics(
     """
     _check_limit(limit)
     data = _read(limit, X, y, X_test, y_test)
-    settings = Settings(
-        neurons=_even(neurons),
-        replicas=checks.integer("replicas", replicas, least=1),
-        initial=checks.choice("initial", initial, INITIAL),
-        seed=checks.seed("seed", seed),
-        accuracy=_accuracy(accuracy, checks.choice("precision", precision, precisions.PRECISIONS)),
-        precision=precision,
-        keep=bool(keep),
-        times=_moments(times),
+    deep = limit.network.depth > 1
+    precision = checks.choice("precision", precision, precisions.PRECISIONS)
+    usual = _ROUGH if deep and limit.network.activation.name != "linear" else _ACCURACY
+    numbers: dict[str, Any] = {
+        "neurons": _even(neurons),
+        "replicas": checks.integer("replicas", replicas, least=1),
+        "initial": checks.choice("initial", initial, INITIAL),
+        "seed": checks.seed("seed", seed),
+        "accuracy": _accuracy(usual if accuracy is None else accuracy, precision),
+        "precision": precision,
+        "keep": bool(keep),
+        "times": _moments(times),
+    }
+    if deep:
+        numbers["resolution"] = _resolution(resolution)
+        if initial != "normal":
+            raise ValueError("initial must be 'normal' with several hidden layers, whose fields are Gaussian processes")
+    elif resolution is not None:
+        raise ValueError("resolution has no meaning with one hidden layer, whose neurons are followed as they are")
+    return _follow(limit, data, numbers, memory, progress, checkpoint, throw)
+
+
+def without_responses(limit: ANTK, X: Any, y: Any, times: Any, **numbers: Any) -> Trajectory:
+    """Several hidden layers as if forward and backward fields were independent, which is wrong and cheaper by nothing: it shows what the responses are for."""
+    _check_limit(limit)
+    data, plain = (
+        _read(limit, X, y, None, None),
+        {"initial": "normal", "seed": 0, "precision": "float64", "keep": False},
     )
+    usual = {"neurons": 2048, "replicas": 4, "accuracy": _ROUGH, "resolution": _RESOLUTION, "times": _moments(times)}
+    return _follow(limit, data, {**plain, **usual, **numbers, "responses": False}, None, False, None, True)
+
+
+def _follow(
+    limit: ANTK,
+    data: Data,
+    numbers: dict[str, Any],
+    memory: float | None,
+    progress: bool,
+    checkpoint: str | PathLike[str] | None,
+    throw: bool,
+) -> Trajectory:
     if checkpoint is not None:
         files.check_target(checkpoint)
-    budget = memories.budget(memory)
-    begun = clock.perf_counter()
-    with precisions.scope(precision):
-        task = Task(limit, data, settings, budget)
+    budget, begun = memories.budget(memory), clock.perf_counter()
+    with precisions.scope(numbers["precision"]):
+        task: Task | deep_following.Task
+        if "resolution" in numbers:
+            task = deep_following.Task(limit, data, deep_following.DeepSettings(**numbers), budget)
+        else:
+            task = Task(limit, data, Settings(**numbers), budget)
         trajectory = task.run(checkpoint, Progress(progress), begun)
     if throw and not trajectory.converged:
         raise ConvergenceError(
@@ -103,10 +153,9 @@ def dynamics(
 def _check_limit(limit: Any) -> None:
     if not isinstance(limit, ANTK):
         raise TypeError(f"limit must be an ANTK, whose dynamics this is, but it is {limit!r}")
-    if limit.network.depth > 1:
+    if limit.network.depth > 1 and isinstance(limit.network, CNN):
         raise NotImplementedError(
-            "dynamics serves networks with one hidden layer; the dynamics of deep networks need response functions, "
-            "which are not solved yet: train a wide one with adakern.finite.gradient_flow"
+            "dynamics serves CNNs with one hidden layer; train a deeper one with adakern.finite.gradient_flow"
         )
     if limit.richness == 0:
         raise ValueError("richness must be greater than 0 for dynamics; a small one, like 0.01, is the lazy limit")
@@ -142,6 +191,13 @@ def _accuracy(value: Any, precision: str) -> float:
     if not finest <= accuracy < 0.1:
         raise ValueError(f"accuracy must be between {finest:.2g} ({precision}) and 0.1, but it is {accuracy:g}")
     return accuracy
+
+
+def _resolution(value: Any) -> float:
+    resolution = checks.positive("resolution", _RESOLUTION if value is None else value)
+    if resolution >= 1:
+        raise ValueError(f"resolution must be below 1, but it is {resolution:g}")
+    return resolution
 
 
 def _moments(times: Any) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ ERRORS = {
     "kernels": "kernel_errors",
 }
 SCALARS = ("train_loss", "train_loss_errors", "test_loss", "test_loss_errors")
-RECORDED = (*ERRORS, *ERRORS.values(), "gradient_kernels", "tangent_kernels", "weights", "readouts")
+RECORDED = (*ERRORS, *ERRORS.values(), "gradient_kernels", "tangent_kernels", "weights", "readouts", "fields")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,11 +39,12 @@ class Trajectory:
         test_loss, test_loss_errors: the same at the test points, None without `y_test`.
         fitted, fitted_errors: $f$ at the training points, (T, P) or (T, P, C).
         predictions, prediction_errors: $f$ at `X_test`, (T, Q) or (T, Q, C); None without.
-        kernels, kernel_errors: $\Phi^1$, (T, P, P); of a CNN $\sum_q\langle\varphi_{\mu q}\varphi_{\nu q}\rangle$ over positions $q$, or that of the means over them.
-        gradient_kernels: $G^1=\langle gg^\top\rangle$, $g=\varphi'(h)a$, (T, P, P); None with several outputs and for a CNN, whose $G^1$ goes with pairs of positions.
-        tangent_kernels: $K=\Phi^1+\Phi^0\circ G^1$, (T, P, P); of a CNN $K_{\mu\nu}=\Phi^1_{\mu\nu}+\sum_{qq'}\Phi^0_{\mu q,\nu q'}G^1_{\mu q,\nu q'}$. None with several outputs.
+        kernels, kernel_errors: $\Phi^1$, (T, P, P); of several hidden layers $\Phi^1..\Phi^L$, (T, L, P, P); of a CNN $\sum_q\langle\varphi_{\mu q}\varphi_{\nu q}\rangle$ over positions $q$, or that of the means over them.
+        gradient_kernels: $G^1=\langle gg^\top\rangle$, $g=\varphi'(h)a$, (T, P, P), or (T, L, P, P); None with several outputs and for a CNN, whose $G^1$ goes with pairs of positions.
+        tangent_kernels: $K=\Phi^1+\Phi^0\circ G^1$, (T, P, P); in general $\sum_\ell G^{\ell+1}\circ\Phi^\ell$; of a CNN $K_{\mu\nu}=\Phi^1_{\mu\nu}+\sum_{qq'}\Phi^0_{\mu q,\nu q'}G^1_{\mu q,\nu q'}$. None with several outputs.
         weights: $w$ of every neuron in the coordinates of `basis`, (T, replicas, neurons, rank), in float32; None if they were not kept.
         readouts: $a$, (T, replicas, neurons, C), likewise; of a CNN with several positions that reads each of them, (T, replicas, neurons, S, C).
+        fields: of several hidden layers, in the place of weights and readouts, $h^\ell_\mu$ of every neuron, (T, L, replicas, neurons, P), in float32; of linear networks, drawn from their Gaussian law. None if they were not kept.
         basis: orthonormal directions that span the training inputs, of a CNN their patches, (features, rank); None if they span everything.
         converged, status: whether the integrator reached all times, and a sentence about it.
         stats: steps, evaluations, seconds, seed, precision, version and whatever else was chosen.
@@ -70,6 +71,7 @@ class Trajectory:
     basis: np.ndarray | None
     converged: bool
     status: str
+    fields: np.ndarray | None = None
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,26 +102,41 @@ class Trajectory:
 
         Args:
             time: one of `times`.
-            layer: 1, the hidden layer.
+            layer: of the hidden layers, from 1.
             point: index of a training point.
             position: of a CNN, counted row by row.
         """
         index = self.index(time)
         layer = checks.integer("layer", layer, least=1)
-        if layer > 1:
-            raise ValueError(f"layer must be 1, the hidden layer, but it is {layer}")
+        depth = self.limit.network.depth
+        if layer > depth:
+            which = "1, the hidden layer" if depth == 1 else f"at most {depth}"
+            raise ValueError(f"layer must be {which}, but it is {layer}")
         point = checks.integer("point", point, least=0)
         if point >= len(self.X):
             raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
         position, last = checks.integer("position", position, least=0), self.limit.network.sites(self.X.shape)[0] - 1
         if position > last:
             raise ValueError(f"position must be at most {last}, but it is {position}")
-        if self.weights is None:
+        if (self.weights if depth == 1 else self.fields) is None:
             raise ValueError("density needs the neurons, which were not kept; call dynamics with keep=True")
-        row = inputs.features(self.limit.network, self.X[point : point + 1])[position]
-        inside = row if self.basis is None else row @ self.basis
-        values = (self.weights[index] @ inside).ravel()
+        if self.fields is not None:
+            values = self.fields[index, layer - 1, ..., point].ravel()
+        else:
+            row = inputs.features(self.limit.network, self.X[point : point + 1])[position]
+            values = (np.asarray(self.weights)[index] @ (row if self.basis is None else row @ self.basis)).ravel()
         return values, np.full(len(values), 1 / len(values))
+
+    def two_times(self, layer: int, time: float, other: float) -> np.ndarray:
+        r"""$\Phi^\ell_{\mu\nu}(t,s)=\langle\varphi(h^\ell_\mu(t))\varphi(h^\ell_\nu(s))\rangle$ of two of the `times`, (P, P), from the fields of several hidden layers that were kept."""
+        layer = checks.integer("layer", layer, least=1)
+        if layer > self.limit.network.depth:
+            raise ValueError(f"layer must be at most {self.limit.network.depth}, but it is {layer}")
+        if self.fields is None:
+            raise ValueError("two_times needs the fields of several hidden layers, and keep=True")
+        rows = (self.fields[self.index(moment), layer - 1].astype(np.float64) for moment in (time, other))
+        first, second = (np.asarray(self.limit.network.activation(one)).reshape(-1, len(self.X)) for one in rows)
+        return first.T @ second / len(first)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trajectory to a safetensors file; `adakern.load` reads it back."""
@@ -138,6 +155,7 @@ _OPTIONAL = (
     "tangent_kernels",
     "weights",
     "readouts",
+    "fields",
     "basis",
 )
 _PLAIN = ("converged", "status", "stats")
@@ -171,7 +189,8 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Trajectory:
 
 def _check_shapes(t: Trajectory) -> None:
     """Refuse arrays that do not belong together."""
-    points, moments, outputs = len(t.X), len(t.times), t.y.shape[1:]
+    points, moments, outputs, depth = len(t.X), len(t.times), t.y.shape[1:], t.limit.network.depth
+    layers = (moments, points, points) if depth == 1 else (moments, depth, points, points)
     square, pairs = (moments, points, points), (("test_loss", "test_loss_errors"), ("predictions", "prediction_errors"))
     optional = [getattr(t, name) for name in _OPTIONAL[:-1]]
     network = t.limit.network
@@ -183,8 +202,10 @@ def _check_shapes(t: Trajectory) -> None:
         len(t.y) != points
         or any(a.shape != (moments,) for a in (t.train_loss, t.train_loss_errors))
         or any(a.shape != (moments, points, *outputs) for a in (t.fitted, t.fitted_errors))
-        or any(a.shape != square for a in (t.kernels, t.kernel_errors))
-        or any(a is not None and a.shape != square for a in (t.gradient_kernels, t.tangent_kernels))
+        or any(a.shape != layers for a in (t.kernels, t.kernel_errors))
+        or (t.gradient_kernels is not None and t.gradient_kernels.shape != layers)
+        or (t.tangent_kernels is not None and t.tangent_kernels.shape != square)
+        or (t.fields is not None and (t.fields.shape[1:2] + t.fields.shape[4:]) != (depth, points))
         or any(len(a) != moments for a in optional if a is not None)
         or any(np.shape(getattr(t, a)) != np.shape(getattr(t, b)) for a, b in pairs)
         or (t.basis is not None and len(t.basis) != features)

@@ -24,18 +24,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from adakern import chebyshev
 from adakern.activations import Activation
 from adakern.chebyshev import Motion
 from adakern.losses import Loss
+from adakern.trajectories import kinks
 from adakern.trajectories.population import Neurons
 
 _einsum = functools.partial(jnp.einsum, precision="highest")
-_NEAR = 1e-6  # where slopes on both sides of the origin are compared
-_JUMP = 1e-4  # what counts as a jump between them
 _LOOSE = 10.0  # by how much a single neuron, in the root mean square, may be less accurate than outputs
 _BAND, _LEAP = 2.0, 4.0  # neurons that may slide are watched for within so many bands, and errors, of a kink
 
@@ -76,19 +74,11 @@ class Flow:
 
     def features(self, problem: Problem, h: Array) -> Array:
         r"""$\varphi(h)$, rounded at its kink."""
-        value = self.activation(h)
-        if self.jump:
-            inside = jnp.maximum(problem.band - jnp.abs(h), 0.0)
-            value = value + self.jump * inside * inside / (4 * problem.band)
-        return value
+        return kinks.value(self.activation, self.jump, h, problem.band)
 
     def slopes(self, problem: Problem, h: Array) -> Array:
         r"""$\varphi'(h)$, its jump spread."""
-        value = self.activation.derivative(h)
-        if self.jump:
-            share = jnp.clip(0.5 + h / (2 * problem.band), 0.0, 1.0)
-            value = value + self.jump * (share - (h > 0))
-        return value
+        return kinks.slope(self.activation, self.jump, h, problem.band)
 
     def seen(self, features: Array) -> Array:
         """What the readout sees of features, (…, positions, points): their mean over positions, or all of them."""
@@ -209,12 +199,6 @@ def _merged(each: Array) -> Array:
 def _listed(rows: Array) -> Array:
     """Positions and points as one axis."""
     return rows.reshape(-1, rows.shape[-1])
-
-
-def jump(activation: Activation) -> float:
-    r"""By how much $\varphi'$ jumps at the origin."""
-    below, above = np.asarray(activation.derivative(jnp.asarray([-_NEAR, _NEAR])), dtype=np.float64)
-    return float(above - below) if abs(above - below) > _JUMP else 0.0
 
 
 @functools.partial(jax.jit, static_argnames="flow")

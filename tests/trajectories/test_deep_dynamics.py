@@ -1,0 +1,241 @@
+"""Training over time with several hidden layers: the lazy limit, one hidden layer, linear networks, wide networks, responses, the fixed point."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import expm
+
+import adakern as ak
+from adakern import precision, readings
+from adakern.progress import Progress
+from adakern.trajectories import deep_following, dynamics, running
+
+TANH, LINEAR = ak.MLP(2, "tanh"), ak.MLP(2, "linear")
+FEW = {"neurons": 512, "replicas": 2}
+TIMES = [0.0, 0.5, 1.5]
+
+
+@pytest.fixture(scope="module")
+def points():
+    rng = np.random.default_rng(3)
+    X, X_test = rng.standard_normal((6, 4)), rng.standard_normal((3, 4))
+    return X, np.sign(X[:, 0]), X_test, np.sign(X_test[:, 0])
+
+
+@pytest.fixture(scope="module")
+def followed(points):
+    X, y, X_test, y_test = points
+    return dynamics(ak.ANTK(TANH, richness=1.5, decay=0.1), X, y, TIMES, X_test=X_test, y_test=y_test, **FEW)
+
+
+def through_deep_code(limit, data, times, **numbers):
+    """Any depth, one included."""
+    plain = {"initial": "normal", "seed": 0, "accuracy": 1e-3, "precision": "float64", "keep": True, "resolution": 1e-3}
+    settings = deep_following.DeepSettings(times=tuple(times), **{**plain, **numbers})
+    with precision.scope("float64"):
+        return deep_following.Task(limit, running._read(limit, *data), settings, 2**30).run(None, Progress(), 0.0)
+
+
+@pytest.mark.slow
+def test_lazy_limit(points):
+    r"""f(t) = K(x)K⁻¹(1 − exp(−Kt))y with the NTK; outputs do not inherit the noise 1/γ0 of the start."""
+    X, y, X_test, _ = points
+    times = [0.3, 2.0]
+    found = dynamics(ak.ANTK(TANH, richness=0.01, decay=0.0), X, y, times, X_test=X_test, neurons=1024, replicas=6)
+    lazy = ak.solve(ak.NTK(TANH), X, y)
+    K, cross = lazy.kernel, lazy.cross_kernel(X_test)
+    for index, time in enumerate(times):
+        learned = np.linalg.solve(K, (np.eye(6) - expm(-K * time)) @ y)
+        for values, errors, kernel in (
+            (found.fitted, found.fitted_errors, K),
+            (found.predictions, found.prediction_errors, cross),
+        ):
+            assert (np.abs(values[index] - kernel @ learned) < 5 * errors[index] + 1e-3).all()
+            assert errors[index].max() < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_one_hidden_layer(points, activation):
+    limit, times = ak.ANTK(ak.MLP(1, activation), richness=1.3, decay=(0.3, 0.1)), [0.5, 2.0]
+    known = dynamics(limit, *points[:2], times, X_test=points[2], neurons=4096, replicas=4, accuracy=1e-4)
+    found = through_deep_code(limit, points, times, neurons=2048, replicas=4)
+    for name, error in (("train_loss", "train_loss_errors"), ("predictions", "prediction_errors")):
+        joint = np.hypot(getattr(known, error), getattr(found, error))
+        assert (np.abs(getattr(known, name) - getattr(found, name)) < 5 * joint + 1e-3).all()
+
+
+def test_one_hidden_layer_linear(points):
+    r"""Exact: with Φ = XXᵀ/D, weights w ∈ R^D and a per neuron, kernels close: d⟨ww⟩, d⟨wa⟩, d⟨aa⟩."""
+    X, y = points[:2]
+    rows, gamma, decays = X / 2, 1.3, np.array([0.3, 0.1])
+    M = np.eye(5)  # ⟨(w, a)(w, a)ᵀ⟩
+    step, count = 1e-3, 1500
+    for _ in range(count):  # midpoint rule
+
+        def generator(M):
+            s = rows @ M[:4, 4] / gamma
+            pull = gamma * rows.T @ (y - s)
+            return np.block([[-decays[0] * np.eye(4), pull[:, None]], [pull[None, :], -decays[1:, None]]])
+
+        A = generator(M)
+        A = generator(M + step / 2 * (A @ M + M @ A.T))
+        E = expm(step * A)
+        M = E @ M @ E.T
+    found = through_deep_code(
+        ak.ANTK(ak.MLP(1, "linear"), richness=gamma, decay=decays), (X, y, None, None), [step * count],
+        neurons=64, replicas=1, accuracy=1e-6,
+    )  # fmt: skip
+    np.testing.assert_allclose(found.fitted[0], rows @ M[:4, 4] / gamma, atol=2e-5)
+    np.testing.assert_allclose(found.kernels[0, 0], rows @ M[:4, :4] @ rows.T, atol=5e-5)
+    assert not found.fitted_errors.any()
+
+
+@pytest.mark.slow
+def test_linear_networks(points):
+    """Exact: the fixed point of `solve`; finer steps change nothing; finite networks approach it as 1/N."""
+    X, y, X_test, _ = points
+    limit = ak.ANTK(LINEAR, richness=1.5, decay=0.2)
+    found = dynamics(limit, X, y, [0.5, 60.0], X_test=X_test, **FEW)
+    rest = ak.solve(limit, X, y)
+    np.testing.assert_allclose(found.fitted[-1], rest.fitted, atol=1e-5)
+    np.testing.assert_allclose(found.predictions[-1], rest.predict(X_test), atol=1e-5)
+    for ours, theirs in zip(found.kernels[-1], rest.kernels, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    finer = dynamics(limit, X, y, [0.5], accuracy=1e-6, **FEW)
+    np.testing.assert_allclose(finer.fitted[0], found.fitted[0], atol=1e-4)
+    np.testing.assert_allclose(finer.kernels[0], found.kernels[0], rtol=1e-3, atol=1e-3)
+    values, _ = found.density(0.5, layer=2, point=1)
+    assert np.mean(values**2) == pytest.approx(found.kernels[0, 1, 1, 1], rel=5 * np.sqrt(2 / len(values)))
+
+
+def networks(network, X, y, times, widths=(128, 512), copies=12, **rest):
+    """Losses and traces of kernels at the last time at infinite width, linear in 1/N, and errors."""
+    means, errors = [], []
+    for width in widths:
+        runs = ak.finite.gradient_flow(
+            network, X, y, width=width, replicas=copies, time=times[-1], times=times, centred=True, tolerance=0.0, **rest
+        )  # fmt: skip
+        rows = [int(np.argmin(np.abs(runs.times - time))) for time in times]
+        means.append(runs.replica_losses[rows].mean(axis=1))
+        errors.append(runs.replica_losses[rows].std(axis=1, ddof=1) / np.sqrt(copies))
+    near, far = widths[1] / (widths[1] - widths[0]), widths[0] / (widths[1] - widths[0])
+    return near * means[1] - far * means[0], np.hypot(near * errors[1], far * errors[0])
+
+
+@pytest.mark.slow
+def test_wide_networks_and_responses(points):
+    X, y = points[:2]
+    limit, times = ak.ANTK(TANH, richness=1.5, decay=0.1), [0.5, 1.0, 2.0]
+    truth, doubt = networks(TANH, X, y, times, richness=1.5, decay=0.1)
+    many = {"neurons": 2048, "replicas": 4}
+    good, wrong = dynamics(limit, X, y, times, **many), running.without_responses(limit, X, y, times, **many)
+    z = (good.train_loss - truth) / np.hypot(doubt, good.train_loss_errors)
+    assert np.sqrt(np.mean(z**2)) < 2
+    z = (wrong.train_loss - truth) / np.hypot(doubt, wrong.train_loss_errors)
+    assert np.sqrt(np.mean(z**2)) > 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_the_end_is_the_fixed_point(points, activation):
+    X, y, X_test, _ = points
+    limit = ak.ANTK(ak.MLP(2, activation), richness=1.5, decay=0.3)
+    found = dynamics(limit, X, y, [400.0], X_test=X_test, keep=False)
+    rest = ak.solve(limit, X, y)
+    assert np.abs(found.fitted[-1] - rest.fitted).max() < 5 * found.fitted_errors.max() + 5e-3
+    for ours, error, theirs in zip(found.kernels[-1], found.kernel_errors[-1], rest.kernels, strict=True):
+        assert np.linalg.norm(ours - theirs) < 3 * np.linalg.norm(error) + 0.03 * np.linalg.norm(theirs)
+
+
+@pytest.mark.slow
+def test_what_comes_out(points, followed, tmp_path):
+    assert followed.converged and followed.kernels.shape == (3, 2, 6, 6) == followed.gradient_kernels.shape
+    assert followed.train_loss[0] == pytest.approx(0.5) and (np.diff(followed.train_loss) < 0).all()
+    assert np.abs(followed.predictions[0]).max() < 1e-12 and np.abs(followed.fitted[0]).max() < 1e-12
+    values, weights = followed.density(1.5, layer=2, point=0)
+    assert len(values) == 1024 and weights.sum() == pytest.approx(1.0)
+    same = followed.two_times(2, 1.5, 1.5)
+    np.testing.assert_allclose(same, followed.kernels[-1, 1], atol=1e-4)
+    assert np.linalg.norm(followed.two_times(1, 0.0, 1.5) - followed.kernels[0, 0]) > 0.01
+    first = followed.X @ followed.X.T / 4
+    tangent = first * followed.gradient_kernels[:, 0] + followed.kernels[:, 0] * followed.gradient_kernels[:, 1]
+    np.testing.assert_allclose(followed.tangent_kernels, tangent + followed.kernels[:, 1])
+    followed.save(tmp_path / "way.safetensors")
+    again = ak.load(tmp_path / "way.safetensors")
+    np.testing.assert_array_equal(again.fields, followed.fields)
+    np.testing.assert_array_equal(again.kernels, followed.kernels)
+    np.testing.assert_array_equal(readings.kernel(followed, 1, 0.5), followed.kernels[1, 0])
+    np.testing.assert_array_equal(readings.kernel(followed), followed.kernels[-1, 1])
+
+
+@pytest.mark.slow
+def test_resume(points, followed, tmp_path, monkeypatch):
+    X, y, X_test, y_test = points
+    limit, path, count, plain = followed.limit, tmp_path / "c", 0, deep_following.Task._stretch
+
+    def interrupted(self, now):
+        nonlocal count
+        count += 1
+        if count > 14:
+            raise KeyboardInterrupt
+        return plain(self, now)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deep_following.Task, "_stretch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dynamics(limit, X, y, TIMES, X_test=X_test, y_test=y_test, checkpoint=path, **FEW)
+    assert path.exists()
+    again = dynamics(limit, X, y, TIMES, X_test=X_test, y_test=y_test, checkpoint=path, **FEW)
+    for name in ("train_loss", "predictions", "kernels", "gradient_kernels", "fields"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(followed, name), err_msg=name)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_single_precision(points, followed):
+    X, y, X_test, _ = points
+    found = dynamics(followed.limit, X, y, TIMES, X_test=X_test, precision="float32", **FEW)
+    joint = np.hypot(found.train_loss_errors, followed.train_loss_errors)
+    assert (np.abs(found.train_loss - followed.train_loss) < 6 * joint + 5e-3).all()
+
+
+@pytest.mark.slow
+def test_awkward_data(points):
+    """One point; equal points, whose fields are equal; labels that are all the same; two outputs, of which one is the other's negative; inputs of zeros."""
+    X, y = points[:2]
+    limit = ak.ANTK(TANH, richness=1.0, decay=0.0)
+    assert dynamics(limit, X[:1], y[:1], [1.0], neurons=128, replicas=2).converged
+    equal = dynamics(limit, X[[0, 1, 0]], np.ones(3), [1.0], neurons=128, replicas=2)
+    np.testing.assert_allclose(equal.fitted[:, 0], equal.fitted[:, 2], atol=1e-9)
+    both = dynamics(limit, X[:3], np.stack([y[:3], -y[:3]], axis=1), [1.0], neurons=512, replicas=4)
+    assert both.fitted.shape == (1, 3, 2) and both.gradient_kernels is None
+    assert (np.abs(both.fitted.sum(axis=2)) < 6 * both.fitted_errors.max() + 1e-3).all()
+    assert not dynamics(limit, np.zeros((2, 3)), y[:2], [1.0], neurons=128, replicas=1).fitted.any()
+
+
+def test_bad_input(points):
+    X, y = points[:2]
+    limit = ak.ANTK(TANH)
+    with pytest.raises(NotImplementedError, match="CNNs with one hidden layer"):
+        dynamics(ak.ANTK(ak.CNN(2, 2)), np.zeros((2, 4, 4, 1)), y[:2], [1.0])
+    with pytest.raises(ValueError, match="initial must be 'normal'"):
+        dynamics(limit, X, y, [1.0], initial="laplace")
+    with pytest.raises(ValueError, match="resolution must be below 1"):
+        dynamics(limit, X, y, [1.0], resolution=2.0)
+    with pytest.raises(ValueError, match="resolution has no meaning"):
+        dynamics(ak.ANTK(ak.MLP(1, "tanh")), X, y, [1.0], resolution=1e-3)
+    with pytest.raises(ValueError, match="neurons must be at least 192"):
+        dynamics(limit, X, y, [1.0], neurons=64)
+    with pytest.raises(ak.TooLargeError, match="2 layers of"):
+        dynamics(limit, X, y, [1.0], neurons=2**20)
+
+
+@pytest.mark.slow
+def test_too_few_neurons_are_said_to_be(points):
+    X, y = points[:2]
+    limit = ak.ANTK(TANH, richness=3.0, decay=0.0)
+    with pytest.raises(ak.ConvergenceError, match="use more neurons or a larger resolution") as caught:
+        dynamics(limit, X, y, [0.0, 20.0], neurons=192, replicas=1, resolution=1e-9)
+    assert len(caught.value.result.times) == 1
