@@ -1,0 +1,57 @@
+"""The gallery, docs/figures/: every figure is there with its numbers, the command that made it, and a verdict on every claim of the paper."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from adakern.figures import NAMES, get
+
+FOLDER = Path(__file__).parent.parent / "docs" / "figures"
+PAGE = (FOLDER / "index.md").read_text(encoding="utf-8")
+SECTIONS = {part.split("\n", 1)[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]}
+VERDICTS = ("Reproduced", "Corrected", "Different", "Open")
+
+
+def _settings(settings: object) -> dict[str, object]:
+    return json.loads(json.dumps(asdict(settings)))  # type: ignore[call-overload, no-any-return]
+
+
+def test_the_page_has_every_figure_and_no_other():
+    assert list(SECTIONS) == list(NAMES)
+    assert {path.name for path in FOLDER.iterdir()} == {"index.md"} | {
+        f"{n}.{end}" for n in NAMES for end in ("png", "npz")
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_claim_has_a_verdict(name):
+    claims = re.findall(r"^\* (.*) \*\*(\w+)\.\*\* (.+)$", SECTIONS[name], re.MULTILINE)
+    assert [claim for claim, *_ in claims] == list(get(name).PAPER)
+    for _, verdict, reason in claims:
+        assert verdict in VERDICTS and len(reason) > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_is_the_one_that_made_the_numbers(name):
+    module = get(name)
+    with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
+        held = json.loads(str(file["settings"]))
+        parts = {key.rpartition("/")[0] for key in file.files} - {""}
+    quick = f"\nadakern figure {name} --quick\n" in SECTIONS[name]
+    assert quick != (f"\nadakern figure {name}\n" in SECTIONS[name])
+    settings = module.QUICK if quick else module.FULL
+    assert held == _settings(settings)
+    assert parts == {part.name for part in module.parts(settings)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pictures_are_pictures(name):
+    picture = matplotlib.image.imread(FOLDER / f"{name}.png")
+    assert min(picture.shape[:2]) > 500 and picture[..., :3].std() > 0.05
