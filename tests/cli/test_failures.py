@@ -158,7 +158,8 @@ def test_the_program_itself(trouble):
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_ctrl_c_in_the_middle_of_a_solve(problem):
     before = contents(problem.folder)
-    command = "from adakern.cli import main; print('ready', flush=True); main()"
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which jobs of a script do not
+    command = f"{heeding}; from adakern.cli import main; print('ready', flush=True); main()"
     options = ["fit", "train.csv", "--tolerance", "1e-9", "--steps", "100000000", "--out", "run.safetensors"]
     with subprocess.Popen(
         [sys.executable, "-c", command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

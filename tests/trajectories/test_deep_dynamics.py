@@ -130,7 +130,8 @@ def test_wide_networks_and_responses(points):
     limit, times = ak.ANTK(TANH, richness=1.5, decay=0.1), [0.5, 1.0, 2.0]
     truth, doubt = networks(TANH, X, y, times, richness=1.5, decay=0.1)
     many = {"neurons": 2048, "replicas": 4}
-    good, wrong = dynamics(limit, X, y, times, **many), running.without_responses(limit, X, y, times, **many)
+    good = dynamics(limit, X, y, times, **many)
+    wrong = running.without_responses(limit, X, y, times, neurons=1024, replicas=4)
     z = (good.train_loss - truth) / np.hypot(doubt, good.train_loss_errors)
     assert np.sqrt(np.mean(z**2)) < 2
     z = (wrong.train_loss - truth) / np.hypot(doubt, wrong.train_loss_errors)
@@ -203,16 +204,32 @@ def test_single_precision(points, followed):
 
 @pytest.mark.slow
 def test_awkward_data(points):
-    """One point; equal points, whose fields are equal; labels that are all the same; two outputs, of which one is the other's negative; inputs of zeros."""
+    """Equal points, whose fields are equal, and labels that are all the same."""
+    equal = dynamics(
+        ak.ANTK(TANH, richness=1.0, decay=0.0), points[0][[0, 1, 0]], np.ones(3), [1.0], neurons=128, replicas=2
+    )
+    np.testing.assert_allclose(equal.fitted[:, 0], equal.fitted[:, 2], atol=1e-9)
+
+
+@pytest.mark.long
+def test_outputs_and_losses(points):
+    """One point; two outputs, of which one is the other's negative; inputs of zeros; labels by the logistic loss, and as two classes by softmax."""
     X, y = points[:2]
     limit = ak.ANTK(TANH, richness=1.0, decay=0.0)
     assert dynamics(limit, X[:1], y[:1], [1.0], neurons=128, replicas=2).converged
-    equal = dynamics(limit, X[[0, 1, 0]], np.ones(3), [1.0], neurons=128, replicas=2)
-    np.testing.assert_allclose(equal.fitted[:, 0], equal.fitted[:, 2], atol=1e-9)
     both = dynamics(limit, X[:3], np.stack([y[:3], -y[:3]], axis=1), [1.0], neurons=512, replicas=4)
     assert both.fitted.shape == (1, 3, 2) and both.gradient_kernels is None
     assert (np.abs(both.fitted.sum(axis=2)) < 6 * both.fitted_errors.max() + 1e-3).all()
     assert not dynamics(limit, np.zeros((2, 3)), y[:2], [1.0], neurons=128, replicas=1).fitted.any()
+    truth = ak.finite.gradient_flow(
+        TANH, X, y, richness=1.0, decay=0.0, loss="logistic", width=1024, replicas=8, time=2.0, centred=True
+    )
+    logistic = dynamics(ak.ANTK(TANH, richness=1.0, decay=0.0, loss="logistic"), X, y, [2.0])
+    joint = np.hypot(truth.fitted_errors, logistic.fitted_errors[0])
+    assert (np.abs(logistic.fitted[0] - truth.fitted) < 5 * joint + 0.01).all()
+    classes = np.stack([y > 0, y < 0], axis=1).astype(float)
+    soft = dynamics(ak.ANTK(TANH, richness=1.0, decay=0.0, loss="softmax"), X, classes, [2.0])
+    assert soft.converged and (np.argmax(soft.fitted[0], axis=1) == np.argmax(classes, axis=1)).all()
 
 
 def test_bad_input(points):
