@@ -33,8 +33,11 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 # Most of the tests' time is compilation of programs that run once: with little optimisation it is a quarter less, and what runs long does not suffer.
+# What one of the two workers, or a program that a test starts, has compiled, the others find in a folder of this run.
+COMPILED := .pytest_cache/compiled
 test: $(STAMP) lint ## lint, then every test but the long ones
-	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
+	@rm -rf $(COMPILED)
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(COMPILED) JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2 XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --durations=10
 
 docs: $(DOCS_STAMP) ## the documentation as HTML, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -34,7 +34,7 @@ def test_three_estimates_of_one_response():
     assert exact.measured < clean.measured < stein.measured
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_and_picture(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = "--quick --only networks --width 128 --replicas 2 --numbers n.json --picture p.png --runs runs"

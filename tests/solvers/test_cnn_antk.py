@@ -135,11 +135,14 @@ def test_a_spoilt_answer_has_a_large_residual(find):
     assert solution.limit.residual(IMAGES, LABELS[:, None], spoilt) > 0.01
 
 
-def test_symmetries(find):
-    """Channels and images may be permuted; what wraps around and is averaged does not see where things are."""
+def test_channels_and_images_may_be_permuted(find):
     solution, order = find("flatten"), np.array([3, 1, 5, 0, 2, 4])
     other = ak.solve(solution.limit, IMAGES[order][..., ::-1], LABELS[order])
     np.testing.assert_allclose(other.fitted, solution.fitted[order], atol=2e-3)
+
+
+@pytest.mark.long
+def test_what_wraps_around_and_is_averaged_does_not_see_where_things_are(find):
     around = find("mean", padding="circular")
     moved = ak.solve(around.limit, np.roll(IMAGES, 1, axis=2), LABELS)
     np.testing.assert_allclose(moved.fitted, around.fitted, atol=2e-3)

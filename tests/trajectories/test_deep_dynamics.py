@@ -110,7 +110,7 @@ def test_linear_networks(points):
     assert np.mean(values**2) == pytest.approx(found.kernels[0, 1, 1, 1], rel=5 * np.sqrt(2 / len(values)))
 
 
-def networks(network, X, y, times, widths=(128, 512), copies=12, **rest):
+def networks(network, X, y, times, widths=(128, 512), copies=8, **rest):
     """Losses and traces of kernels at the last time at infinite width, linear in 1/N, and errors."""
     means, errors = [], []
     for width in widths:

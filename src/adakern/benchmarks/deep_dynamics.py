@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from adakern import files, finite
-from adakern.benchmarks import deep_responses, flow_networks
+from adakern.benchmarks import deep_cost, deep_responses, flow_networks
 from adakern.benchmarks.flow_rows import Case, Options, Row, Setting, antk, below, mnist, name, rms
 from adakern.limits import ANTK
 from adakern.trajectories import Trajectory
@@ -31,9 +31,7 @@ Data = tuple[np.ndarray, np.ndarray]
 def points(source: str, count: int) -> Data:
     if source == "mnist":
         return mnist(count)[:2]
-    rng = np.random.default_rng(7)
-    X = rng.standard_normal((count, 6))
-    return X, np.sign(X[:, 0] * X[:, 1])
+    return deep_cost.points(count)
 
 
 def sizes(options: Options) -> tuple[tuple[int, int], int, dict[str, Any]]:
@@ -163,43 +161,6 @@ def end(options: Options, problem: tuple[int, str, float, float]) -> Iterator[Ro
         yield below(f"{label}: kernel of layer {layer} off, relative", away, 3 * doubt + 0.02, error=doubt)
 
 
-def cost(options: Options, activation: str) -> Iterator[Row]:
-    """Seconds without compilation, steps and memory, one thing varied at a time; and exponents."""
-    neurons = 1024 if options.quick else 8192
-    base = {"points": 10, "depth": 2, "time": 1.0}
-    varied: dict[str, tuple[Any, ...]] = {
-        "points": (5, 10) if options.quick else (5, 10, 20, 40),
-        "time": (1.0, 4.0) if options.quick else (1.0, 4.0, 16.0, 64.0),
-        "depth": (2, 3) if options.quick else (2, 3, 4, 6),
-    }
-    for what, values in varied.items():
-        seen = []
-        for value in values:
-            now = {**base, what: value}
-            data = points("synthetic", now["points"])
-            moments = np.geomspace(0.1, 1.0, 4) * now["time"] * 10 / now["points"]
-            limit = antk(now["depth"], activation, 1.0, 0.1)
-            some: dict[str, Any] = {"neurons": neurons, "replicas": 1, "keep": False, "throw": False}
-            follow(limit, *data, moments, **some)
-            found = follow(limit, *data, moments, **some)
-            s = found.stats
-            held = s["directions"] * neurons * 8 * 3 * now["depth"]
-            label = f"{activation}, L={now['depth']}, P={now['points']}, t={moments[-1]:g}, {neurons} neurons, one population"
-            note = f"{s['steps']} steps, {s['directions']} directions a layer, about {held / 2**20:.0f} MiB" + (
-                "" if found.converged else f"; {found.status}"
-            )
-            series = {"varied": what, "value": value, "steps": s["steps"], "seconds": s["seconds"], "bytes": held}
-            yield Row(f"{label}: seconds", s["seconds"], note=note, series=series)
-            seen.append((value, s["steps"], s["seconds"]))
-        values_, steps, seconds = (np.log(np.asarray(part, float)) for part in zip(*seen, strict=True))
-        yield Row(f"{activation}: seconds as a power of {what}", float(np.polyfit(values_, seconds, 1)[0]))
-        each = float(np.polyfit(values_, seconds - steps, 1)[0])
-        yield Row(f"{activation}: seconds of a step as a power of {what}", each)
-        if what == "time":
-            power = float(np.polyfit(steps, seconds, 1)[0])
-            yield Row(f"{activation}: seconds as a power of the number of steps T", power, note="published: 3, and P³")
-
-
 def _network_settings() -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for source, depth, activation, decay in itertools.product(POINTS, (2, 3), ("tanh", "relu"), (0.0, 0.1)):
@@ -224,7 +185,7 @@ CASES: dict[str, Case] = {
         {"tanh": deep_responses.noise},
     ),
     "cost": Case(
-        "One population, float64, seconds of a second run, without compilation. The published algorithm costs O(P³T³).",
-        {activation: partial(cost, activation=activation) for activation in ("tanh", "relu")},
+        "One population, float64, a second run, without compilation, each in a process of its own; memory is the most that it took. The published algorithm costs O(P³T³) and keeps (P·T)² numbers.",
+        deep_cost.settings(),
     ),
 }
