@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test test-long lint docs bench truth adaptive exact flow cnn clean
+.PHONY: help demo test test-long lint docs bench truth adaptive exact flow cnn deep clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -60,6 +60,9 @@ flow: $(STAMP) ## gradient flow with weight decay against networks, closed forms
 
 cnn: $(STAMP) ## convolutional networks against networks of finite width, published losses, memory; wants a GPU
 	$(BIN)/adakern bench cnn --markdown benchmarks/cnn.md --numbers benchmarks/cnn.json --picture benchmarks/cnn.png
+
+deep: $(STAMP) ## training over time of deep networks against networks of finite width, where it ends, its noise and cost; wants a GPU
+	$(BIN)/adakern bench deep-dynamics --markdown benchmarks/deep-dynamics.md --numbers benchmarks/deep-dynamics.json --picture benchmarks/deep-dynamics.png
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy.linalg import expm
@@ -110,32 +112,75 @@ def test_linear_networks(points):
     assert np.mean(values**2) == pytest.approx(found.kernels[0, 1, 1, 1], rel=5 * np.sqrt(2 / len(values)))
 
 
-def networks(network, X, y, times, widths=(128, 512), copies=8, **rest):
-    """Losses and traces of kernels at the last time at infinite width, linear in 1/N, and errors."""
-    means, errors = [], []
-    for width in widths:
-        runs = ak.finite.gradient_flow(
-            network, X, y, width=width, replicas=copies, time=times[-1], times=times, centred=True, tolerance=0.0, **rest
-        )  # fmt: skip
-        rows = [int(np.argmin(np.abs(runs.times - time))) for time in times]
-        means.append(runs.replica_losses[rows].mean(axis=1))
-        errors.append(runs.replica_losses[rows].std(axis=1, ddof=1) / np.sqrt(copies))
-    near, far = widths[1] / (widths[1] - widths[0]), widths[0] / (widths[1] - widths[0])
-    return near * means[1] - far * means[0], np.hypot(near * errors[1], far * errors[0])
+PROBLEMS = [
+    ("tanh", 2, 0.1),
+    *((*each,) for each in product(("tanh", "relu"), (2, 3), (0.0, 0.1)) if each != ("tanh", 2, 0.1)),
+]
 
 
 @pytest.mark.slow
-def test_wide_networks_and_responses(points):
-    X, y = points[:2]
-    limit, times = ak.ANTK(TANH, richness=1.5, decay=0.1), [0.5, 1.0, 2.0]
-    truth, doubt = networks(TANH, X, y, times, richness=1.5, decay=0.1)
-    many = {"neurons": 2048, "replicas": 4}
-    good = dynamics(limit, X, y, times, **many)
-    wrong = running.without_responses(limit, X, y, times, neurons=1024, replicas=4)
-    z = (good.train_loss - truth) / np.hypot(doubt, good.train_loss_errors)
+@pytest.mark.parametrize(
+    ("activation", "depth", "decay"),
+    [pytest.param(*each, marks=[pytest.mark.long] if index else []) for index, each in enumerate(PROBLEMS)],
+)
+def test_wide_networks_and_responses(fixtures, activation, depth, decay):
+    """Losses and kernels of networks of width 2048 and 8192, extrapolated; without responses they are missed."""
+    held, some = np.load(fixtures / "deep_networks.npz"), slice(0, 7, 2)
+    name, limit = f"L{depth}_{activation}_decay{decay:g}", ak.ANTK(ak.MLP(depth, activation), richness=1.0, decay=decay)
+    losses, errors = held[f"{name}/losses"][some], held[f"{name}/losses_errors"][some]
+    kernels, doubts = held[f"{name}/kernels"][some], held[f"{name}/kernels_errors"][some]
+    given, numbers = (limit, held["X"], held["y"], held["times"][some]), {"neurons": 1024, "replicas": 4}
+    if (activation, depth) == ("relu", 3):
+        numbers["neurons"] = 4096  # gradients that jump, twice: many directions
+    good, wrong = dynamics(*given, keep=False, **numbers), running.without_responses(*given, **numbers)
+    z = (good.train_loss - losses) / np.hypot(errors, good.train_loss_errors)
+    assert np.sqrt(np.mean(z**2)) < 3
+    z = (good.kernels - kernels) / np.hypot(doubts, good.kernel_errors)
     assert np.sqrt(np.mean(z**2)) < 2
-    z = (wrong.train_loss - truth) / np.hypot(doubt, wrong.train_loss_errors)
-    assert np.sqrt(np.mean(z**2)) > 5
+    z = (wrong.train_loss - losses) / np.hypot(errors, wrong.train_loss_errors)
+    assert np.sqrt(np.mean(z**2)) > 10
+
+
+def test_pairs_of_times_of_linear_networks(points, tmp_path):
+    r"""Nearly lazy, h¹ gathers γ0 ∫ Φ⁰Δ g and a gathers γ0 ∫ Δ h²: A = Φ⁰Δ(s) and B = Δ(s). Processes that hardly move tell the integrals over s."""
+    X, y = points[:2]
+    times = np.linspace(0.0, 0.8, 9)
+    limit = ak.ANTK(LINEAR, richness=0.03, decay=0.0)
+    found = dynamics(limit, X, y, times, pairs=True, keep=False, neurons=192)
+    np.testing.assert_allclose(np.stack([found.two_times(2, t, t) for t in times]), found.kernels[:, 1], atol=1e-12)
+    both = found.two_time_gradients
+    np.testing.assert_allclose(np.einsum("ttlpq->tlpq", both), found.gradient_kernels, atol=1e-12)
+    np.testing.assert_allclose(both, both.transpose(1, 0, 2, 4, 3), atol=1e-12)
+    assert not found.feature_response_errors.any()
+    A, B = found.response_functions(1, cutoff=1e-6)
+    assert A.shape == B.shape == (9, 9, 6, 6) and not A[np.triu_indices(9, 1)].any()
+    step = np.full(9, 0.1)
+    step[[0, -1]] = 0.05
+    K = ak.solve(ak.NTK(LINEAR), X, y).kernel
+    errors = np.linalg.lstsq(K, (np.eye(6) - expm(-0.8 * K)) @ y, rcond=1e-10)[0]  # their integral
+    kernel = np.linalg.svd(K)[2][4:]  # what cannot be learned stays
+    errors += 0.8 * kernel.T @ (kernel @ y)
+    # Gradients of the readout are the same at all points, and six features have four dimensions: no more is known of A and B.
+    known = X @ X.T / 4 @ errors
+    np.testing.assert_allclose(np.tensordot(step, A[-1], 1).sum(axis=1), known, atol=2e-3)
+    known = np.tile(errors @ X, (6, 1))
+    np.testing.assert_allclose(np.tensordot(step, B[-1], 1) @ X, known, atol=2e-3)
+    explained = 0.03 * np.einsum("s,spr,sqrn->qpn", step, A[-1], found.two_time_gradients[:, :, 1])
+    np.testing.assert_allclose(explained, found.feature_responses[-1, :, 0], atol=1e-5)
+    found.save(tmp_path / "way.safetensors")
+    np.testing.assert_array_equal(ak.load(tmp_path / "way.safetensors").gradient_responses, found.gradient_responses)
+
+
+@pytest.mark.slow
+def test_pairs_of_times(points, followed):
+    """They change nothing else; what is not drawn yet is not responded to."""
+    X, y, X_test, y_test = points
+    found = dynamics(followed.limit, X, y, TIMES, X_test=X_test, y_test=y_test, pairs=True, **FEW)
+    np.testing.assert_array_equal(found.predictions, followed.predictions)
+    for layer, time in ((1, 0.5), (2, 1.5)):
+        np.testing.assert_allclose(found.two_times(layer, 0.0, time), followed.two_times(layer, 0.0, time), atol=1e-4)
+    assert np.abs(found.feature_responses[0]).max() < 1e-6  # of the start, which knows no gradient
+    assert (np.abs(found.feature_responses[-1]) > 5 * found.feature_response_errors[-1]).mean() > 0.5
 
 
 @pytest.mark.long
@@ -243,6 +288,12 @@ def test_bad_input(points):
         dynamics(limit, X, y, [1.0], resolution=2.0)
     with pytest.raises(ValueError, match="resolution has no meaning"):
         dynamics(ak.ANTK(ak.MLP(1, "tanh")), X, y, [1.0], resolution=1e-3)
+    with pytest.raises(ValueError, match="pairs has no meaning"):
+        dynamics(ak.ANTK(ak.MLP(1, "tanh")), X, y, [1.0], pairs=True)
+    with pytest.raises(ValueError, match="pairs needs one output"):
+        dynamics(limit, X, np.stack([y, y], axis=1), [1.0], pairs=True)
+    with pytest.raises(ak.TooLargeError, match="pairs=False"):
+        dynamics(limit, X, y, np.linspace(0, 1, 20_000), pairs=True)
     with pytest.raises(ValueError, match="neurons must be at least 192"):
         dynamics(limit, X, y, [1.0], neurons=64)
     with pytest.raises(ak.TooLargeError, match="2 layers of"):

@@ -63,7 +63,6 @@ def cost(options: Options, activation: str, home: bool = False) -> Iterator[Row]
     """On a processor, times as multiples of the smallest problem's, all measured in one run; elsewhere in seconds."""
     neurons = FEW if options.quick else NEURONS
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
-    fits = []
     for what, values in VARIED.items():
         seen: list[tuple[float, ...]] = []
         for value in values[:2] if options.quick else values:
@@ -80,8 +79,7 @@ def cost(options: Options, activation: str, home: bool = False) -> Iterator[Row]
                 kept[key] = alone("adakern.benchmarks.deep_cost", payload, f"dynamics, {activation}, {now}", home)
                 yield _row(activation, now, neurons, kept[key], kept)
             seen.append((value, kept[key]["steps"], kept[key]["seconds"], _memory(kept[key])))
-        fits += _fits(activation, what, seen)
-    yield from fits
+        yield from _fits(activation, what, seen)
 
 
 def _memory(found: dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ number is all the memory there is, and what remains is an ordinary differential 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,6 +81,10 @@ class Seen(NamedTuple):
     gradient_kernels: Array
     fields: Array
     readouts: Array
+    features: Array
+    gradients: Array
+    forward: Array  # u, the Gaussian part of the fields of layers 2..L
+    backward: Array  # r, that of the fields that gradients give in layers 1..L-1
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,14 @@ class Flow:
             initial = initial + deep_weights.response(rows, weights.down, problem.share)
         learned = product(product(inside, C.T), weights.down.asked)
         return fade * initial + jnp.sqrt(problem.share) * learned
+
+    def gaussian(self, inside: Sequence[Array], sides: Sequence[Side], problem: Problem) -> Array:
+        """What white rows give for these coordinates, a process for every matrix."""
+        found = [
+            product(one, side.given) + (0.0 if self.exact else side.rest)
+            for one, side in zip(inside, sides, strict=True)
+        ]
+        return jnp.stack(found) if found else jnp.zeros((0, *problem.rows.shape), problem.rows.dtype)
 
     def sweep(self, problem: Problem, bases: Bases, state: State, key: Array | None = None) -> tuple[Bases, Sweep]:
         """Forward and backward through the network; with a key, directions that are met for the first time become known."""
@@ -286,6 +299,10 @@ def look(flow: Flow, problem: Problem, bases: Bases, state: State) -> Seen:
         jnp.stack([product(g, g.T) * problem.share for g in now.gradients]),
         jnp.stack(now.fields),
         state.a,
+        jnp.stack(now.features),
+        jnp.stack(now.gradients),
+        flow.gaussian(now.up, [weights.up for weights in bases.weights], problem),
+        flow.gaussian(now.down, [weights.down for weights in bases.weights], problem),
     )
 
 

@@ -20,6 +20,7 @@ from adakern.progress import Progress
 from adakern.trajectories import deep_buffers, deep_flow, kinks
 from adakern.trajectories.deep_buffers import Population
 from adakern.trajectories.following import Data, Settings, statistics
+from adakern.trajectories.pairs import HISTORY, pairs
 from adakern.trajectories.population import span
 from adakern.trajectories.trajectory import ERRORS, RECORDED, SCALARS, Trajectory
 
@@ -37,6 +38,7 @@ class DeepSettings(Settings):
 
     resolution: float
     responses: bool = True
+    pairs: bool = False  # of times
 
 
 @dataclass
@@ -110,10 +112,14 @@ class Task:
         kept = (
             len(s.times) * self.replicas * (4 * s.keep * depth * s.neurons * self.points + 16 * depth * self.points**2)
         )
+        if s.pairs:  # fields of a population on its way, and products of populations that have arrived
+            width = 8 * self.points * 8 if self.exact else 4 * s.neurons
+            kept += len(s.times) * 4 * depth * self.points * width
+            kept += 8 * 4 * depth * (self.replicas + 3) * (len(s.times) * self.points) ** 2
         memories.require(
             item * held + kept,
             f"{depth} layers of {s.neurons} neurons on {self.points} points, {len(s.times)} times",
-            "fewer neurons or times, keep=False",
+            "fewer neurons or times, keep=False" + (", pairs=False" if s.pairs else ""),
         )
 
     def _population(self, replica: int) -> Population:
@@ -185,6 +191,8 @@ class Task:
         if now.failure or motion.left > 0:
             return now
         rows = [*now.rows[:-1], [*now.rows[-1], self._look(now.population)]]
+        if self.settings.pairs and len(rows[-1]) == len(times):
+            rows[-1] = self._paired(rows[-1])
         return replace(now, time=target, rows=rows)
 
     def _step(self, now: Marched, target: float) -> Marched:
@@ -274,7 +282,19 @@ class Task:
             if self.exact:  # coordinates in Gaussians: neurons are drawn
                 fields = np.stack([each @ self._drawn(i, fields.shape[-1]) for i, each in enumerate(fields)])
             found["fields"] = fields.swapaxes(1, 2).astype(np.float32)
+        if s.pairs:
+            kind = np.float64 if self.exact else np.float32
+            history = seen.features, seen.gradients, seen.forward, seen.backward
+            found.update({name: np.asarray(rows, kind) for name, rows in zip(HISTORY, history, strict=True)})
         return found
+
+    def _paired(self, rows: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        """The rows of a population that has arrived, with all its pairs of times in the place of its history."""
+        found = pairs(rows, float(self.problem.share))
+        plain = [{name: value for name, value in row.items() if name not in HISTORY} for row in rows]
+        for index, row in enumerate(plain):
+            row.update({name: value[index] for name, value in found.items()})
+        return plain
 
     def _drawn(self, layer: int, width: int) -> np.ndarray:
         return np.random.default_rng([self.settings.seed, layer]).standard_normal((width, self.settings.neurons))
@@ -331,7 +351,8 @@ class Task:
         rows = self.marched.rows
         if not reached:  # for the shapes
             rows = [[self._look(self.marched.population)]]
-        names = rows[0][0]
+        # Pairs of times are those of populations that have arrived.
+        names = [name for name in rows[0][0] if name in rows[-1][0] and name not in HISTORY]
         arrays: dict[str, Any] = dict.fromkeys(RECORDED)
         for name in names:
             each = np.stack([np.stack([row[name] for row in one[: max(reached, 1)]]) for one in rows])[:, :reached]

@@ -41,6 +41,7 @@ def dynamics(
     accuracy: float | None = None,
     resolution: float | None = None,
     keep: bool = True,
+    pairs: bool = False,
     precision: str = "float64",
     memory: float | None = None,
     progress: bool = False,
@@ -80,6 +81,7 @@ def dynamics(
         resolution: with several hidden layers, the share of their mean square that features or gradients must have outside of all directions met so far for a new one to be remembered, 1e-3 by default; what
             is smaller keeps its variance and loses its correlations in time. More directions want more neurons.
         keep: keep the neurons of every time, which `Trajectory.density` reads.
+        pairs: with several hidden layers and one output, also keep what all pairs of `times` have, kernels and responses: some $4L(PT)^2$ numbers for every replica, counted before the start.
         precision: "float64" or "float32".
         memory: bytes for the temporary arrays of one step, 1 GiB by default; what does not fit is taken in blocks of neurons.
         progress: show a progress bar with the loss on standard error.
@@ -105,9 +107,13 @@ def dynamics(
         "times": _moments(times),
     }
     if deep:
-        numbers["resolution"] = _resolution(resolution)
+        numbers |= {"resolution": _resolution(resolution), "pairs": bool(pairs)}
+        if pairs and data.y.shape[1] > 1:
+            raise ValueError("pairs needs one output: gradients of several have no kernel of their own")
         if initial != "normal":
             raise ValueError("initial must be 'normal' with several hidden layers, whose fields are Gaussian processes")
+    elif pairs:
+        raise ValueError("pairs has no meaning with one hidden layer, where nothing responds")
     elif resolution is not None:
         raise ValueError("resolution has no meaning with one hidden layer, whose neurons are followed as they are")
     return _follow(limit, data, numbers, memory, progress, checkpoint, throw)

@@ -11,6 +11,7 @@ import numpy as np
 from adakern import checks, files, inputs, storage
 from adakern.limits import ANTK
 from adakern.networks import CNN
+from adakern.trajectories.pairs import resolved
 
 FORMAT = "adakern-trajectory"
 # What is recorded with a standard error, and the name of that.
@@ -20,9 +21,12 @@ ERRORS = {
     "fitted": "fitted_errors",
     "predictions": "prediction_errors",
     "kernels": "kernel_errors",
+    "feature_responses": "feature_response_errors",
+    "gradient_responses": "gradient_response_errors",
 }
 SCALARS = ("train_loss", "train_loss_errors", "test_loss", "test_loss_errors")
 RECORDED = (*ERRORS, *ERRORS.values(), "gradient_kernels", "tangent_kernels", "weights", "readouts", "fields")
+RECORDED = (*RECORDED, "two_time_kernels", "two_time_gradients")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,6 +49,9 @@ class Trajectory:
         weights: $w$ of every neuron in the coordinates of `basis`, (T, replicas, neurons, rank), in float32; None if they were not kept.
         readouts: $a$, (T, replicas, neurons, C), likewise; of a CNN with several positions that reads each of them, (T, replicas, neurons, S, C).
         fields: of several hidden layers, in the place of weights and readouts, $h^\ell_\mu$ of every neuron, (T, L, replicas, neurons, P), in float32; of linear networks, drawn from their Gaussian law. None if they were not kept.
+        two_time_kernels, two_time_gradients: with `pairs=True`, $\Phi^\ell(t,s)$ and $G^\ell(t,s)$ of all pairs of times and $\ell=1..L$, (T, T, L, P, P).
+        feature_responses, feature_response_errors: likewise $\langle\varphi(h^\ell_\mu(t))r^\ell_\nu(s)\rangle=\gamma_0\int A^\ell G^{\ell+1}$ for $\ell=1..L-1$, (T, T, L-1, P, P), and its standard error.
+        gradient_responses, gradient_response_errors: $\langle g^{\ell+1}_\mu(t)u^{\ell+1}_\nu(s)\rangle=\gamma_0\int B^\ell\Phi^\ell$.
         basis: orthonormal directions that span the training inputs, of a CNN their patches, (features, rank); None if they span everything.
         converged, status: whether the integrator reached all times, and a sentence about it.
         stats: steps, evaluations, seconds, seed, precision, version and whatever else was chosen.
@@ -72,6 +79,12 @@ class Trajectory:
     converged: bool
     status: str
     fields: np.ndarray | None = None
+    two_time_kernels: np.ndarray | None = None
+    two_time_gradients: np.ndarray | None = None
+    feature_responses: np.ndarray | None = None
+    feature_response_errors: np.ndarray | None = None
+    gradient_responses: np.ndarray | None = None
+    gradient_response_errors: np.ndarray | None = None
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,11 +120,7 @@ class Trajectory:
             position: of a CNN, counted row by row.
         """
         index = self.index(time)
-        layer = checks.integer("layer", layer, least=1)
-        depth = self.limit.network.depth
-        if layer > depth:
-            which = "1, the hidden layer" if depth == 1 else f"at most {depth}"
-            raise ValueError(f"layer must be {which}, but it is {layer}")
+        layer, depth = self._layer(layer), self.limit.network.depth
         point = checks.integer("point", point, least=0)
         if point >= len(self.X):
             raise ValueError(f"point must be at most {len(self.X) - 1}, but it is {point}")
@@ -128,15 +137,47 @@ class Trajectory:
         return values, np.full(len(values), 1 / len(values))
 
     def two_times(self, layer: int, time: float, other: float) -> np.ndarray:
-        r"""$\Phi^\ell_{\mu\nu}(t,s)=\langle\varphi(h^\ell_\mu(t))\varphi(h^\ell_\nu(s))\rangle$ of two of the `times`, (P, P), from the fields of several hidden layers that were kept."""
-        layer = checks.integer("layer", layer, least=1)
-        if layer > self.limit.network.depth:
-            raise ValueError(f"layer must be at most {self.limit.network.depth}, but it is {layer}")
+        r"""$\Phi^\ell_{\mu\nu}(t,s)=\langle\varphi(h^\ell_\mu(t))\varphi(h^\ell_\nu(s))\rangle$ of two of the `times`, (P, P), of several hidden layers, from pairs of times or fields that were kept."""
+        layer, first, second = self._layer(layer), self.index(time), self.index(other)
+        if self.two_time_kernels is not None:
+            return self.two_time_kernels[first, second, layer - 1]
         if self.fields is None:
-            raise ValueError("two_times needs the fields of several hidden layers, and keep=True")
-        rows = (self.fields[self.index(moment), layer - 1].astype(np.float64) for moment in (time, other))
-        first, second = (np.asarray(self.limit.network.activation(one)).reshape(-1, len(self.X)) for one in rows)
-        return first.T @ second / len(first)
+            raise ValueError("two_times needs several hidden layers, and pairs=True or keep=True")
+        rows = (self.fields[moment, layer - 1].astype(np.float64) for moment in (first, second))
+        left, right = (np.asarray(self.limit.network.activation(one)).reshape(-1, len(self.X)) for one in rows)
+        return left.T @ right / len(left)
+
+    def response_functions(self, layer: int, cutoff: float = 1e-3) -> tuple[np.ndarray, np.ndarray]:
+        r"""$A^\ell(t,s)=\gamma_0^{-1}\langle\delta\varphi(h^\ell(t))/\delta r^\ell(s)\rangle$ and $B^\ell(t,s)=\gamma_0^{-1}\langle\delta g^{\ell+1}(t)/\delta u^{\ell+1}(s)\rangle$ at all pairs of times, both (T, T, P, P), zero where $s>t$; needs `pairs=True`.
+
+        They are read off $\gamma_0\int A\,G$ and $\gamma_0\int B\,\Phi$, integrals by the trapezoidal rule on `times`, and are as sharp in time as the processes that they answer to: of all functions with the same integrals the smallest.
+
+        Args:
+            layer: from 1 to L - 1.
+            cutoff: directions in which a process has less than this share of its largest variance are left out, noise and all.
+        """
+        layer, cutoff = self._layer(layer), checks.positive("cutoff", cutoff)
+        if self.feature_responses is None or self.gradient_responses is None:
+            raise ValueError("response_functions needs several hidden layers that were followed with pairs=True")
+        if layer >= self.limit.network.depth:
+            raise ValueError(
+                f"layer must be at most {self.limit.network.depth - 1}, but it is {layer}: the readout's gradients respond to nothing"
+            )
+        G, phi = np.asarray(self.two_time_gradients)[:, :, layer], np.asarray(self.two_time_kernels)[:, :, layer - 1]
+        richness = self.limit.richness
+        A, B = (
+            resolved(self.times, given[:, :, layer - 1], process, richness, cutoff)
+            for given, process in ((self.feature_responses, G), (self.gradient_responses, phi))
+        )
+        return A, B
+
+    def _layer(self, layer: int) -> int:
+        layer = checks.integer("layer", layer, least=1)
+        depth = self.limit.network.depth
+        if layer > depth:
+            which = "1, the hidden layer" if depth == 1 else f"at most {depth}"
+            raise ValueError(f"layer must be {which}, but it is {layer}")
+        return layer
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trajectory to a safetensors file; `adakern.load` reads it back."""
@@ -156,6 +197,12 @@ _OPTIONAL = (
     "weights",
     "readouts",
     "fields",
+    "two_time_kernels",
+    "two_time_gradients",
+    "feature_responses",
+    "feature_response_errors",
+    "gradient_responses",
+    "gradient_response_errors",
     "basis",
 )
 _PLAIN = ("converged", "status", "stats")
@@ -187,6 +234,18 @@ def load(path: str | PathLike[str], *, activation: Any = None) -> Trajectory:
         return trajectory
 
 
+def _paired(t: Trajectory) -> bool:
+    """Whether what pairs of times have is all there, in its shapes, or not at all."""
+    found = [getattr(t, name) for name in _OPTIONAL if name.startswith(("two_time", "feature_r", "gradient_r"))]
+    if any(array is None for array in found):
+        return all(array is None for array in found)
+    points, moments, depth = len(t.X), len(t.times), t.limit.network.depth
+    return all(
+        a.shape == (moments, moments, n, points, points)
+        for a, n in zip(found, (*[depth] * 2, *[depth - 1] * 4), strict=True)
+    )
+
+
 def _check_shapes(t: Trajectory) -> None:
     """Refuse arrays that do not belong together."""
     points, moments, outputs, depth = len(t.X), len(t.times), t.y.shape[1:], t.limit.network.depth
@@ -207,6 +266,7 @@ def _check_shapes(t: Trajectory) -> None:
         or (t.tangent_kernels is not None and t.tangent_kernels.shape != square)
         or (t.fields is not None and (t.fields.shape[1:2] + t.fields.shape[4:]) != (depth, points))
         or any(len(a) != moments for a in optional if a is not None)
+        or not _paired(t)
         or any(np.shape(getattr(t, a)) != np.shape(getattr(t, b)) for a, b in pairs)
         or (t.basis is not None and len(t.basis) != features)
         or (t.weights is None) != (t.readouts is None)
