@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from adakern import figures
+from adakern.errors import ConvergenceError
 from adakern.figures import cache as caches
 from adakern.figures import measuring, running, style
 from adakern.figures.cache import Cache
@@ -149,6 +150,28 @@ def test_fresh_computes_again(cache):
     run(cache)
     run(replace(cache, fresh=True))
     assert CALLS == [1.0, 2.0, 1.0, 2.0]
+
+
+def not_even(slope: float, count: int):
+    if slope == 2.0:
+        raise ConvergenceError("the slope is even", result=np.zeros(3))
+    return {"slope": slope}
+
+
+def test_several_computations_at_once(cache, monkeypatch):
+    """In processes of their own; one that fails is its figure's failure and no other's."""
+
+    def other(settings):
+        yield from (Part(f"slope {slope:g}", not_even, {"slope": slope, "count": 3}) for slope in (1.0, 2.0))
+
+    monkeypatch.setattr(sys.modules["adakern.figures.other"], "parts", other)
+    (toy, failed), saved = run(cache, ("toy", "other"), jobs=2)
+    assert (toy.state, toy.cached, CALLS) == ("ok", 2, []) and failed.state == "failed"
+    assert isinstance(failed.error, ConvergenceError) and str(failed.error) == "the slope is even"
+    np.testing.assert_array_equal(saved["toy"][1]["slope 2/y"], 2.0 * np.arange(5))
+    before = [path.stat().st_mtime_ns for path in sorted(cache.folder.rglob("*slope-1*"))]
+    run(cache, jobs=2)
+    assert [path.stat().st_mtime_ns for path in sorted(cache.folder.rglob("*slope-1*"))] == before
 
 
 def test_a_figure_that_fails_does_not_stop_the_others(cache, monkeypatch):

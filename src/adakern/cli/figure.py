@@ -36,6 +36,9 @@ def run(
         list[str] | None, typer.Option(help="Compute only parts whose name contains this (repeat for several).")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache has.")] = False,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Computations at once; on a GPU, where compiling takes longest, 4 or more pay.")
+    ] = 1,
     redraw: Annotated[bool, typer.Option("--redraw", help="Compute nothing: draw from NAME.npz in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
@@ -63,6 +66,7 @@ def run(
             Cache(folder() if cache is None else cache, fresh),
             quick=quick,
             only=tuple(only or ()),
+            jobs=jobs,
             progress=show_progress(no_progress),
         )
     _report(outcomes, time.perf_counter() - begun, as_json)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from adakern.figures import get
 from adakern.figures.cache import Cache, Kept, check
+from adakern.figures.jobs import Job, fill
 from adakern.figures.shape import Module, Numbers, Part
 from adakern.figures.style import context
 from adakern.progress import Progress
@@ -58,6 +59,7 @@ def run(
     *,
     quick: bool = False,
     only: Sequence[str] = (),
+    jobs: int = 1,
     progress: bool = False,
 ) -> list[Outcome]:
     """Make figures one after the other; one that fails does not stop the next.
@@ -68,6 +70,7 @@ def run(
         cache: where numbers are kept.
         quick: small settings.
         only: compute only parts whose name contains one of these; a figure whose other parts are not in the cache is not drawn.
+        jobs: how many computations at once, in processes of their own.
         progress: one bar for everything.
     """
     plans = [_plan(name, quick, only) for name in names]
@@ -76,7 +79,11 @@ def run(
         have = ", ".join(part.name for plan in plans for part in plan.parts)
         raise ValueError(f"--only must be part of the name of a computation ({have}), but it is {', '.join(only)}")
     with Progress(progress).task("figures", total) as advance:
-        return [_make(plan, save, cache, advance) for plan in plans]
+        if jobs == 1:
+            return [_make(plan, save, cache, advance, {}) for plan in plans]
+        failed = fill(cache, jobs, [(plan.name, part) for plan in plans for part in plan.chosen], advance)
+        filled = replace(cache, fresh=False)
+        return [_make(plan, save, filled, lambda *_: None, failed) for plan in plans]
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,9 @@ def _plan(name: str, quick: bool, only: Sequence[str]) -> _Plan:
     return replace(bare, parts=parts, chosen=chosen)
 
 
-def _make(plan: _Plan, save: Save, cache: Cache, advance: Callable[..., None]) -> Outcome:
+def _make(
+    plan: _Plan, save: Save, cache: Cache, advance: Callable[..., None], failed: Mapping[Job, Exception]
+) -> Outcome:
     if plan.error is not None:
         return Outcome(plan.name, error=plan.error)
     begun, left = time.perf_counter(), len(plan.chosen)
@@ -116,6 +125,8 @@ def _make(plan: _Plan, save: Save, cache: Cache, advance: Callable[..., None]) -
     try:
         for part in plan.chosen:
             advance(f"{plan.name}: {part.name}", 0)
+            if (plan.name, part.name) in failed:
+                raise failed[plan.name, part.name]
             kept[part.name] = cache.get(plan.name, part)
             left -= 1
             advance(f"{plan.name}: {part.name}")
