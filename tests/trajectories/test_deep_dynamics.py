@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -28,7 +29,9 @@ def points():
 @pytest.fixture(scope="module")
 def followed(points):
     X, y, X_test, y_test = points
-    return dynamics(ak.ANTK(TANH, richness=1.5, decay=0.1), X, y, TIMES, X_test=X_test, y_test=y_test, **FEW)
+    return dynamics(
+        ak.ANTK(TANH, richness=1.5, decay=0.1), X, y, TIMES, X_test=X_test, y_test=y_test, pairs=True, **FEW
+    )
 
 
 def through_deep_code(limit, data, times, **numbers):
@@ -98,8 +101,8 @@ def test_one_hidden_layer_linear(points):
 def test_linear_networks(points):
     """Exact: the fixed point of `solve`; finer steps change nothing; finite networks approach it as 1/N."""
     X, y, X_test, _ = points
-    limit = ak.ANTK(LINEAR, richness=1.5, decay=0.2)
-    found = dynamics(limit, X, y, [0.5, 60.0], X_test=X_test, **FEW)
+    limit = ak.ANTK(LINEAR, richness=1.5, decay=(0.1, 0.2, 0.3))
+    found = dynamics(limit, X, y, [0.5, 120.0], X_test=X_test, **FEW)
     rest = ak.solve(limit, X, y)
     np.testing.assert_allclose(found.fitted[-1], rest.fitted, atol=1e-5)
     np.testing.assert_allclose(found.predictions[-1], rest.predict(X_test), atol=1e-5)
@@ -172,15 +175,33 @@ def test_pairs_of_times_of_linear_networks(points, tmp_path):
 
 
 @pytest.mark.slow
-def test_pairs_of_times(points, followed):
-    """They change nothing else; what is not drawn yet is not responded to."""
-    X, y, X_test, y_test = points
-    found = dynamics(followed.limit, X, y, TIMES, X_test=X_test, y_test=y_test, pairs=True, **FEW)
-    np.testing.assert_array_equal(found.predictions, followed.predictions)
+def test_pairs_of_times(followed):
+    """What is not drawn yet is not responded to."""
+    alone = replace(followed, two_time_kernels=None)  # from the fields
     for layer, time in ((1, 0.5), (2, 1.5)):
-        np.testing.assert_allclose(found.two_times(layer, 0.0, time), followed.two_times(layer, 0.0, time), atol=1e-4)
-    assert np.abs(found.feature_responses[0]).max() < 1e-6  # of the start, which knows no gradient
-    assert (np.abs(found.feature_responses[-1]) > 5 * found.feature_response_errors[-1]).mean() > 0.5
+        np.testing.assert_allclose(followed.two_times(layer, 0.0, time), alone.two_times(layer, 0.0, time), atol=1e-4)
+    assert np.abs(followed.feature_responses[0]).max() < 1e-6  # of the start, which knows no gradient
+    assert (np.abs(followed.feature_responses[-1]) > 5 * followed.feature_response_errors[-1]).mean() > 0.5
+    with pytest.raises(ValueError, match="layer must be at most 1"):
+        followed.response_functions(2)
+    with pytest.raises(ValueError, match="cutoff must be below 1"):
+        followed.response_functions(1, cutoff=5.0)
+    with pytest.raises(ValueError, match="pairs=True"):
+        replace(followed, feature_responses=None).response_functions(1)
+
+
+@pytest.mark.slow
+def test_late_gradients_of_several_outputs_are_remembered(points):
+    """They are weighted by errors, which become small: their directions are as new as ever."""
+    X, y = points[:2]
+    limit, Y = ak.ANTK(TANH, richness=1.5, decay=0.0), np.stack([y, np.sign(X[:, 1])], axis=1)
+    usual, fine = (
+        dynamics(limit, X, Y, [2.0, 16.0], neurons=1024, replicas=4, keep=False, resolution=share)
+        for share in (1e-3, 1e-6)
+    )
+    assert fine.train_loss[-1] < 3e-3
+    joint = np.hypot(usual.train_loss_errors, fine.train_loss_errors)
+    assert (np.abs(usual.train_loss - fine.train_loss) < 4 * joint).all()
 
 
 @pytest.mark.long
@@ -231,10 +252,10 @@ def test_resume(points, followed, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(deep_following.Task, "_stretch", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            dynamics(limit, X, y, TIMES, X_test=X_test, y_test=y_test, checkpoint=path, **FEW)
+            dynamics(limit, X, y, TIMES, X_test=X_test, y_test=y_test, pairs=True, checkpoint=path, **FEW)
     assert path.exists()
-    again = dynamics(limit, X, y, TIMES, X_test=X_test, y_test=y_test, checkpoint=path, **FEW)
-    for name in ("train_loss", "predictions", "kernels", "gradient_kernels", "fields"):
+    again = dynamics(limit, X, y, TIMES, X_test=X_test, y_test=y_test, pairs=True, checkpoint=path, **FEW)
+    for name in ("train_loss", "predictions", "kernels", "gradient_kernels", "fields", "gradient_responses"):
         np.testing.assert_array_equal(getattr(again, name), getattr(followed, name), err_msg=name)
     assert not path.exists()
 
@@ -305,5 +326,7 @@ def test_too_few_neurons_are_said_to_be(points):
     X, y = points[:2]
     limit = ak.ANTK(TANH, richness=3.0, decay=0.0)
     with pytest.raises(ak.ConvergenceError, match="use more neurons or a larger resolution") as caught:
-        dynamics(limit, X, y, [0.0, 20.0], neurons=192, replicas=1, resolution=1e-9)
-    assert len(caught.value.result.times) == 1
+        dynamics(limit, X, y, [0.0, 20.0], neurons=192, replicas=1, resolution=1e-9, pairs=True)
+    reached = caught.value.result
+    assert len(reached.times) == 1 and reached.two_time_kernels.shape == (1, 1, 2, 6, 6)
+    np.testing.assert_allclose(reached.two_times(2, 0.0, 0.0), reached.kernels[0, 1], atol=1e-6)

@@ -139,9 +139,11 @@ class Flow:
             features.append(kinks.value(self.activation, self.jump, h, bands[-1]))
         s = product(features[-1], state.a.T) * share / problem.richness
         delta = self.loss.error(problem.y, s)
-        # With one output gradients are fields of their own; with several, what is sent back is their sum, weighted by errors.
-        seeds = state.a if self.outputs == 1 else product(delta, state.a)
-        weighing = delta if self.outputs == 1 else jnp.ones_like(delta[:, :1])
+        # With one output gradients are fields of their own; with several, what is sent back is their sum, weighted by
+        # errors over their size: what is too small to be remembered must not be all that is left late in training.
+        size = jnp.sqrt(jnp.mean(delta * delta))
+        seeds = state.a if self.outputs == 1 else product(delta / jnp.maximum(size, jnp.finfo(s.dtype).tiny), state.a)
+        weighing = delta if self.outputs == 1 else jnp.full_like(delta[:, :1], size)
         g = kinks.slope(self.activation, self.jump, fields[-1], bands[-1]) * seeds
         gradients, pulls = [g], [jnp.broadcast_to(seeds, g.shape)]
         down: list[Array] = []

@@ -15,12 +15,13 @@ from adakern import files, inputs, losses, storage
 from adakern import memory as memories
 from adakern._version import __version__
 from adakern.checkpoints import Checkpoint, Content
+from adakern.errors import TooLargeError
 from adakern.limits import ANTK
 from adakern.progress import Progress
 from adakern.trajectories import deep_buffers, deep_flow, kinks
 from adakern.trajectories.deep_buffers import Population
 from adakern.trajectories.following import Data, Settings, statistics
-from adakern.trajectories.pairs import HISTORY, pairs
+from adakern.trajectories.pairs import HISTORY, PAIRS, pairs
 from adakern.trajectories.population import span
 from adakern.trajectories.trajectory import ERRORS, RECORDED, SCALARS, Trajectory
 
@@ -108,7 +109,7 @@ class Task:
             raise ValueError(
                 f"neurons must be at least {int(16 * self.points / _FULL)} for {self.points} points and several hidden layers, but it is {s.neurons}"
             )
-        held = 3 * depth * (8 * self.points if self.exact else s.neurons) ** 2
+        held = self._linear(self._rooms()[0]) if self.exact else 3 * depth * s.neurons**2
         kept = (
             len(s.times) * self.replicas * (4 * s.keep * depth * s.neurons * self.points + 16 * depth * self.points**2)
         )
@@ -119,8 +120,13 @@ class Task:
         memories.require(
             item * held + kept,
             f"{depth} layers of {s.neurons} neurons on {self.points} points, {len(s.times)} times",
-            "fewer neurons or times, keep=False" + (", pairs=False" if s.pairs else ""),
+            ", ".join(["fewer neurons or times", *["pairs=False"] * s.pairs, *["keep=False"] * s.keep]),
         )
+
+    def _linear(self, room: tuple[int, int, int]) -> int:
+        """Numbers of a linear network in this room, twice: rows of both sides of its matrices, and what was learned."""
+        directions, _, width = room
+        return 2 * self.limit.network.depth * (4 * directions * width + 5 * directions**2)
 
     def _population(self, replica: int) -> Population:
         """At the start, in small buffers."""
@@ -244,10 +250,27 @@ class Task:
             if used.directions + points <= rooms[0] and need <= wide and all(map(int.__le__, here, rooms)):
                 break
         else:
+            most = self._rooms()[-1]
+            if used.directions + points > most[0] and not self.exact:
+                return (
+                    now,
+                    f"features or gradients have taken {used.directions} directions, and {self.settings.neurons} neurons have room for {most[0] - points},",
+                )
             return now, f"what is known of a layer takes {used.known} directions, too many for {here[2]} neurons,"
         if rooms != here:
+            if self.exact and (failure := self._no_memory(rooms)):
+                return now, failure
             now = replace(now, population=deep_buffers.widened(now.population, *rooms))
         return now, ""
+
+    def _no_memory(self, rooms: tuple[int, int, int]) -> str:
+        """Why there is none for this room, or nothing."""
+        needed = np.dtype(self.settings.precision).itemsize * self._linear(rooms)
+        try:
+            memories.require(needed, "", "")
+        except TooLargeError:
+            return f"directions want {needed / memories.GIB:.1f} GiB of memory, which are not free,"
+        return ""
 
     def _rooms(self) -> list[tuple[int, int, int]]:
         """Rooms to choose from, the smallest first: for directions of a matrix, for all that is known of a layer, and width. Each is compiled for, so that they are few."""
@@ -296,6 +319,13 @@ class Task:
             row.update({name: value[index] for name, value in found.items()})
         return plain
 
+    def _cut(self, rows: list[dict[str, np.ndarray]], reached: int) -> list[dict[str, np.ndarray]]:
+        """Its first rows, with their own pairs of times, whether or not it has arrived."""
+        rows = rows[:reached]
+        if HISTORY[0] in rows[0]:
+            return self._paired(rows)
+        return [{name: value[:reached] if name in PAIRS else value for name, value in row.items()} for row in rows]
+
     def _drawn(self, layer: int, width: int) -> np.ndarray:
         return np.random.default_rng([self.settings.seed, layer]).standard_normal((width, self.settings.neurons))
 
@@ -340,6 +370,7 @@ class Task:
                 "fastest_rate": float(now.population.motion.rate),
                 "coordinates": self.span.rank,
                 **{name: value for name, value in asdict(s).items() if name not in ("times", "keep")},
+                "replicas": self.replicas,
                 "backend": jax.default_backend(),
                 "seconds": seconds,
                 "version": __version__,
@@ -351,8 +382,9 @@ class Task:
         rows = self.marched.rows
         if not reached:  # for the shapes
             rows = [[self._look(self.marched.population)]]
-        # Pairs of times are those of populations that have arrived.
-        names = [name for name in rows[0][0] if name in rows[-1][0] and name not in HISTORY]
+        if self.settings.pairs:
+            rows = [self._cut(one, max(reached, 1)) for one in rows]
+        names = rows[0][0]
         arrays: dict[str, Any] = dict.fromkeys(RECORDED)
         for name in names:
             each = np.stack([np.stack([row[name] for row in one[: max(reached, 1)]]) for one in rows])[:, :reached]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 HISTORY = ("history_features", "history_gradients", "history_forward", "history_backward")
+PAIRS = ("two_time_kernels", "two_time_gradients", "feature_responses", "gradient_responses")
 
 
 def pairs(history: list[dict[str, np.ndarray]], share: float) -> dict[str, np.ndarray]:
@@ -20,12 +21,8 @@ def pairs(history: list[dict[str, np.ndarray]], share: float) -> dict[str, np.nd
     features, gradients, forward, backward = (
         np.stack([_padded(row[name].astype(np.float64), width) for row in history]) for name in HISTORY
     )
-    return {
-        "two_time_kernels": _products(features, features, share),
-        "two_time_gradients": _products(gradients, gradients, share),
-        "feature_responses": _products(features[:, :-1], backward, share),
-        "gradient_responses": _products(gradients[:, 1:], forward, share),
-    }
+    factors = (features, features), (gradients, gradients), (features[:, :-1], backward), (gradients[:, 1:], forward)
+    return {name: _products(*each, share) for name, each in zip(PAIRS, factors, strict=True)}
 
 
 def _padded(rows: np.ndarray, width: int) -> np.ndarray:

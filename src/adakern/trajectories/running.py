@@ -78,7 +78,7 @@ def dynamics(
         seed: of the initial weights.
         accuracy: error of outputs per step, relative to the targets, by default 1e-5, with several hidden layers that are not linear 1e-3; outputs end up right to a few times this at ordinary scales. Kinks of the activation are rounded over 30 times this, relative to the inputs: that error is in no error bar, and with inputs of size 1e4 it was 50 times this.
             Where the standard errors are larger anyway, 1e-4 takes a fifth of the evaluations.
-        resolution: with several hidden layers, the share of their mean square that features or gradients must have outside of all directions met so far for a new one to be remembered, 1e-3 by default; what
+        resolution: with several hidden layers, the share of their largest mean square so far that features or gradients must have outside of all directions met so far for a new one to be remembered, 1e-3 by default; what
             is smaller keeps its variance and loses its correlations in time. More directions want more neurons.
         keep: keep the neurons of every time, which `Trajectory.density` reads.
         pairs: with several hidden layers and one output, also keep what all pairs of `times` have, kernels and responses: some $4L(PT)^2$ numbers for every replica, counted before the start.
@@ -97,7 +97,7 @@ def dynamics(
     precision = checks.choice("precision", precision, precisions.PRECISIONS)
     usual = _ROUGH if deep and limit.network.activation.name != "linear" else _ACCURACY
     numbers: dict[str, Any] = {
-        "neurons": _even(neurons),
+        "neurons": checks.integer("neurons", neurons, least=2) if deep else _even(neurons),
         "replicas": checks.integer("replicas", replicas, least=1),
         "initial": checks.choice("initial", initial, INITIAL),
         "seed": checks.seed("seed", seed),

@@ -157,6 +157,8 @@ class Trajectory:
             cutoff: directions in which a process has less than this share of its largest variance are left out, noise and all.
         """
         layer, cutoff = self._layer(layer), checks.positive("cutoff", cutoff)
+        if cutoff >= 1:
+            raise ValueError(f"cutoff must be below 1, a share of the largest variance, but it is {cutoff:g}")
         if self.feature_responses is None or self.gradient_responses is None:
             raise ValueError("response_functions needs several hidden layers that were followed with pairs=True")
         if layer >= self.limit.network.depth:
