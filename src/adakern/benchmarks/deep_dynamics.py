@@ -86,6 +86,18 @@ def infinite(widths: tuple[int, int], found: list[list[np.ndarray]]) -> tuple[np
     return near * large.mean(axis=0) - far * small.mean(axis=0), error
 
 
+def held(options: Options, source: str, problem: tuple[int, str, float, float]) -> tuple[np.ndarray, ...] | None:
+    """Losses, kernels and their errors of networks that a file of extrapolated ones has, where `runs` is one."""
+    if options.runs is None or options.runs.suffix != ".npz":
+        return None
+    depth, activation, richness, decay = problem
+    key = f"L{depth}_{activation}_decay{decay:g}"
+    with np.load(options.runs) as kept:
+        if source != "synthetic" or richness != 1.0 or options.quick or f"{key}/losses" not in kept:
+            raise ValueError(f"--runs {options.runs} has no networks of {source} {name(*problem)}; give a folder")
+        return tuple(kept[f"{key}/{part}"] for part in ("losses", "losses_errors", "kernels", "kernels_errors"))
+
+
 def networks(options: Options, source: str, problem: tuple[int, str, float, float]) -> Iterator[Row]:
     """Losses and kernels at several times."""
     widths, copies, many = sizes(options)
@@ -93,17 +105,25 @@ def networks(options: Options, source: str, problem: tuple[int, str, float, floa
     data = points(source, 5 if options.quick else POINTS[source])
     times = np.geomspace(0.05, 1.0 if options.quick else 4.0, 4 if options.quick else 8) * 10 / len(data[0])
     accuracy = 1e-3 if options.quick else 3e-4
+    known = held(options, source, problem)
+    if known is not None:  # the networks are what they are, and replicas those of the theory
+        copies, many = 8, many | {"replicas": options.replicas or many["replicas"]}
     theory = follow(limit, *data, times, keep=False, accuracy=accuracy, throw=False, **many)
-    found: list[list[Any]] = [
-        [trained(options, label, limit, data, times, width, seed) for seed in range(copies)] for width in widths
-    ]
-    losses, doubt = infinite(widths, [[one[0] for one in part] for part in found])
-    kernels, doubts = infinite(widths, [[one[1] for one in part] for part in found])
+    if known is None:
+        found: list[list[Any]] = [
+            [trained(options, label, limit, data, times, width, seed) for seed in range(copies)] for width in widths
+        ]
+        losses, doubt = infinite(widths, [[one[0] for one in part] for part in found])
+        kernels, doubts = infinite(widths, [[one[1] for one in part] for part in found])
+    else:
+        losses, doubt, kernels, doubts = known
     at = f"{label}, P={len(data[0])}, N={widths[0]} and {widths[1]}, {copies} networks each"
     stats = theory.stats
     note = f"{stats['seconds']:.0f} s for the theory, {stats['steps']} steps, {stats['directions']} directions" + (
         "" if theory.converged else f"; {theory.status}"
     )
+    if known is not None:
+        note += f", {many['replicas']} populations"
     wrong = without_responses(limit, *data, times, accuracy=accuracy, **many)
     for way, good in ((theory, True), (wrong, False)):
         size = len(way.times)

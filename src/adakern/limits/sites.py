@@ -34,11 +34,12 @@ class Pool(NamedTuple):
         """Features (..., neurons, P·S) as rows over points whose products add up to the kernel: (..., neurons·S, P), or (..., neurons, P) of a mean."""
         if self.sites == 1:
             return features
-        split = features.reshape(*features.shape[:-1], -1, self.sites)
+        points = features.shape[-1] // self.sites
+        split = features.reshape(*features.shape[:-1], points, self.sites)
         if self.mean:
             return split.mean(axis=-1)
         rows = split.swapaxes(-1, -2)
-        return rows.reshape(*features.shape[:-2], -1, split.shape[-2])
+        return rows.reshape(*features.shape[:-2], features.shape[-2] * self.sites, points)
 
     def totals(self, values: Array, neurons: int) -> Array:
         """Numbers of rows, (..., rows), added up for every neuron, (..., neurons)."""

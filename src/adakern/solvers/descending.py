@@ -13,7 +13,8 @@ from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
 _MEMORY = 100  # pairs of steps and gradients, if they fit into
-_BYTES = 2**26  # which all go through the processor at every step
+_BYTES = 2**26  # which all go through the processor at every step; and so many all the same
+_LEAST = 30
 _BLAS = (
     ThreadpoolController()
 )  # threads that wait for each other at every vector operation cost ten times what they gain
@@ -66,7 +67,7 @@ def descend(
         return Descent(x, value, _ratio(gradient, x), count)
     scale = abs(value) or 1.0  # the line search's own tolerances are absolute
     options = {
-        "maxcor": max(10, min(_MEMORY, _BYTES // (16 * x.size))),
+        "maxcor": max(_LEAST, min(_MEMORY, _BYTES // (16 * x.size))),
         "maxiter": evaluations,
         "maxfun": evaluations,
         "ftol": _FLAT,

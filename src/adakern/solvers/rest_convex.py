@@ -16,7 +16,7 @@ from adakern.limits import flow_gap, unit_search
 from adakern.limits.antk import ANTK
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective, rest_newton, rest_search, rest_step
+from adakern.solvers import corrective, rest_newton, rest_search, rest_step, rest_wide
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
 from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, summed
@@ -30,6 +30,7 @@ _TIGHTEN = (
     (1e-4, 3.0, 400),
     (1e-5, 0.5, 1500),
 )  # angle, relative gradient over the tolerance, evaluations
+_MANY = 200  # outputs of training points and positions from which on many neurons begin
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
 _NEW = 40  # neurons that join in a round, at most
@@ -39,7 +40,7 @@ _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the en
 _THRESHOLD = 0.01  # tolerance over the square of the distance to the threshold, for the gap
 _TIGHTER, _FINEST = 1e-2, 1e-10  # by how much that falls, and how far, while neurons are not at rest
 _ENOUGH = 0.1  # of the tolerance, for the gap, or
-_QUICK = 20  # rounds after which half of it is
+_QUICK, _MOST = 20, 0.8  # rounds after which, or with many maxima, this much of it is
 _REPEATS, _MISSING = 4, 0.3  # descents between two searches, and excess of a known direction, over the gap, for another
 _ANGLE = 0.1  # of the gap, for that of a round
 _GAIN = 1e-3  # of the gap: a round's last step gains no more, nor more than
@@ -51,7 +52,7 @@ _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_VERIFY, _FAILED = 6, 10.0  # searches then, one after the other, as long as the gap is not this times too large
+_VERIFY, _FAILED, _LOST = 6, 10.0, 1.5  # searches then, one after the other, as long as the gap is not this times too large, and with several outputs
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 
 
@@ -183,14 +184,24 @@ def fits(task: Problem) -> bool:
     return len(task.points.first) * task.y.shape[1] <= _LARGEST
 
 
+def _wide(task: Problem) -> bool:
+    """Whether to begin with many neurons, downhill: few points are done sooner without, and readouts of several outputs are not quickly solved for unless the loss is squared."""
+    quick = task.limit.loss == "squared" or task.y.shape[1] == 1
+    return quick and len(task.shape.root) * task.y.shape[1] > _MANY
+
+
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
-    """From nothing, or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
+    """From nothing, from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
+    wide = found is None and _wide(task)
+    if wide:
+        found = rest_wide.descended(task, seed, meter)
     law = None if found is None else _law(task, found)
     gap, care, calm, fine = 1.0, 1.0, 0, tolerance
     angle = (
         _CLOSED if law is not None and found is not None and found.angle == _CLOSED else _OPEN
     )  # left by this method
+    angle = rest_wide.ANGLES[-1][0] if wide else angle
     rng = np.random.default_rng([seed, 1])
 
     def report(decrement: float) -> bool:
@@ -219,7 +230,8 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             gap, _ = _gap(task, convex, law, angle, float(np.max(pulls.values)))
             calm = calm if gap <= _TRY * fine else 0
             if calm or last:
-                enough = max((_ENOUGH if number <= _QUICK else _HALF) * fine, min(fine, _CLOSED))
+                quick = number <= _QUICK and unit_search.few(pulls)
+                enough = max((_ENOUGH if quick else _MOST) * fine, min(fine, _CLOSED))
                 finest = max(_FINER * _GAIN * gap * care, _ROUNDING)
                 searches = 1 if unit_search.few(pulls) else _VERIFY
                 close = partial(_ended, task, convex, law, seed + number * _VERIFY, number, finest, enough, meter)
@@ -408,7 +420,7 @@ def _ended(
         meter.advance("closing corners", 1)
         return not meter.spent
 
-    limit = task.limit
+    limit, single = task.limit, _readouts(task) == 1
     law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
     for first, tailed in ((1e-4, True), (_CLOSED, False)):
         most = min(_STEPS if tailed else steps, meter.left)
@@ -434,7 +446,7 @@ def _ended(
             others.append(rest_search.strongest(task, convex, law, summed(task, delta), jax.random.key(seed + search)))
             largest = max(largest, float(np.max(others[-1].values)))
             gap = certificate(task, sharp, largest, delta)
-            if gap.relative > _FAILED * enough:
+            if gap.relative > (_FAILED if single else _LOST) * enough:
                 break
         tried.append((gap, largest - 1))
         if gap.relative <= enough:

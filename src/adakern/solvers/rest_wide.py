@@ -1,0 +1,63 @@
+"""Many neurons of one hidden layer, homogeneous activation, downhill together with their readouts solved for: where Newton's method begins.
+
+Newton's method adds neurons where they are missing, a few at a time, and a step of it costs a factorisation for every neuron. A few hundred quasi-Newton steps of many neurons at once, whose
+corners close on the way, cost less than one of its rounds where points are many, and end within a few tenths of a percent of the least value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adakern import losses
+from adakern.limits import unit_search
+from adakern.precision import scope
+from adakern.solvers import atoms as atomic
+from adakern.solvers.atoms import Atoms
+from adakern.solvers.rest_settle import settle
+from adakern.solvers.rest_task import Meter, Problem, factor, summed
+
+ANGLES = ((0.3, 50), (0.1, 60), (0.03, 80), (0.01, 120), (3e-3, 200), (1e-3, 300))  # and evaluations at each
+_NEURONS = (100, 3, 1000)  # at least, for a point, and at most
+_NUMBERS = 10_000_000  # fields at all points and positions, at most
+_SCALES = np.geomspace(1e-3, 1e3, 13)  # of all lengths, among which the best is where it begins
+_STILL = 1e-5  # relative gradient at which an angle is done with
+_CLOSE = 0.05  # of the angle: distance within which unit neurons are one
+_LIGHT = 1e-4  # of the mean mass: neurons that are about to die
+
+
+def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
+    """Unit neurons of a search's starts, to where the last of the angles leaves them."""
+    root, limit = task.shape.root, task.limit
+    points = len(task.points.first)
+    count = int(np.clip(_NEURONS[1] * points, _NEURONS[0], min(_NEURONS[2], max(_NUMBERS // len(root), _NEURONS[0]))))
+    with scope("float64"):
+        delta = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.zeros(task.y.shape)))
+        starts = unit_search.default_starts(root, factor(task, summed(task, delta)), count, jax.random.key(seed))
+        units = Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0])
+        found = min(
+            (replace(units, incoming=(scale * starts,)) for scale in _SCALES),
+            key=lambda one: atomic.value_and_gradient(task.shape, one)[0],
+        )
+        for angle, patience in ANGLES if task.model.kinked else ((0.0, sum(n for _, n in ANGLES)),):
+            if meter.spent:
+                break
+            found, _, _ = settle(task, replace(found, angle=angle), _STILL, meter, patience)
+            found = _lighter(atomic.merge(task.shape, found, _CLOSE * angle))
+            meter.reach(found)
+    return found
+
+
+def _lighter(found: Atoms) -> Atoms:
+    """Without the neurons that are about to die."""
+    (weights,), (shares,) = found.incoming, found.shares
+    masses = shares * np.sum(weights**2, axis=1)
+    alive = masses > _LIGHT * masses.mean()
+    if not alive.any():
+        return found
+    count = int(alive.sum())
+    scale = np.sqrt(shares[alive] * count)[:, None]
+    return replace(found, incoming=(weights[alive] * scale,), shares=(np.full(count, 1 / count),))
