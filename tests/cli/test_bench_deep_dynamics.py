@@ -34,6 +34,17 @@ def test_three_estimates_of_one_response():
     assert exact.measured < clean.measured < stein.measured
 
 
+def test_networks_that_a_file_has(fixtures, tmp_path):
+    """Extrapolated ones, instead of a folder of trained ones."""
+    file = Options(runs=fixtures / "deep_networks.npz")
+    losses, doubt, kernels, doubts = deep_dynamics.held(file, "synthetic", (3, "relu", 1.0, 0.1))
+    assert losses.shape == doubt.shape == (8,) and kernels.shape == doubts.shape == (8, 3, 10, 10)
+    assert losses[0] > 10 * losses[-1] > 0 and (doubt > 0).all()
+    assert deep_dynamics.held(Options(runs=tmp_path), "synthetic", (3, "relu", 1.0, 0.1)) is None
+    with pytest.raises(ValueError, match="has no networks of mnist L=3 relu"):
+        deep_dynamics.held(file, "mnist", (3, "relu", 1.0, 0.1))
+
+
 @pytest.mark.long
 def test_rows_and_picture(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

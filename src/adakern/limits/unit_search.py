@@ -39,6 +39,7 @@ _HOPS, _LENGTHS = 128, (0.5, 0.8)  # from neurons at hand: how many, and how far
 _FAMILY = 0.98  # cosine of neurons of one family
 _MANY = (32, 2048)  # starts over windows of images, at least and at most, and
 _WORK = 3e7  # the numbers that all of them together go through in a product
+_PLACES = (32, 1e8)  # neurons at hand whose families are searched: at least, and times the numbers of the root
 _TOGETHER = 1e-7  # one minus the cosine between climbs that end at one maximum
 _FEW = 4  # times that each maximum was found on average
 
@@ -186,7 +187,7 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     if ends[0] == ends[1] and len(found.values):
         return _sorted(found)
     heads = apart(found, own, _PARENTS)
-    there = families(activation, root, factor, own, rng, rounds=1, tries=1)
+    there = families(activation, root, factor, some(own, root, rng), rng, rounds=1, tries=1)
     others = families(activation, root, factor, heads, rng, rounds=_ROUNDS, idle=1 if few(found) else 2)
     return first(joined(found, there, others), _PARENTS)
 
@@ -196,6 +197,12 @@ def hops(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray
     lengths = np.resize(_LENGTHS, (count, 1)) / np.sqrt(places.shape[1])
     chosen = places[rng.integers(len(places), size=count)] if count else places[:0]
     return chosen + lengths * rng.standard_normal((count, places.shape[1]))
+
+
+def some(places: np.ndarray, root: Any, rng: np.random.Generator) -> np.ndarray:
+    """As many of them as can be settled in a reasonable time, at random: over many windows of images one takes a third of a second."""
+    most = max(_PLACES[0], int(_PLACES[1] / max(np.size(root), 1)))
+    return places if len(places) <= most else places[rng.choice(len(places), most, replace=False)]
 
 
 def few(found: Found) -> bool:

@@ -248,7 +248,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 calm = 0
         known = rest_search.remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
-        begin = _OPEN if number == 1 else min(_OPEN, 4 * closed)
+        begin = _OPEN if number == 1 and not wide else min(_OPEN, 4 * closed)
         for _ in range(_REPEATS if number > 1 else 1):
             begun = _renewed(convex, law, pulls, starts, gap, angle, care)
             law = rest_newton.descend(

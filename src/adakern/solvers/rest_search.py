@@ -42,12 +42,14 @@ def pulls(
     if law is not None and not single:
         # Climbs are long, and what is missing is close to what is there.
         places = np.concatenate([own, unit_search.apart(recalled(convex, law, angle, known), own, _HOPS // 4)])
+        places = unit_search.some(places, convex.root, rng)
         found = unit_search.joined(
             found, unit_search.families(activation, convex.root, signal, places, rng, rounds=2, tries=2)
         )
     elif law is not None and gap < _CLOSER and not unit_search.few(found):
         heads = unit_search.apart(found, own, _FAMILIES)
-        there = unit_search.families(activation, convex.root, signal, own, rng, rounds=1, tries=1)
+        near = unit_search.some(own, convex.root, rng)
+        there = unit_search.families(activation, convex.root, signal, near, rng, rounds=1, tries=1)
         others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=_YOUNG)
         found = unit_search.joined(found, there, others)
     return found._replace(values=np.asarray(found.values) / convex.price), starts

@@ -23,7 +23,8 @@ from adakern.solvers.rest_task import Meter, Problem, factor, summed
 ANGLES = ((0.3, 50), (0.1, 60), (0.03, 80), (0.01, 120), (3e-3, 200), (1e-3, 300))  # and evaluations at each
 _NEURONS = (100, 3, 1000)  # at least, for a point, and at most
 _NUMBERS = 10_000_000  # fields at all points and positions, at most
-_SCALES = np.geomspace(1e-3, 1e3, 13)  # of all lengths, among which the best is where it begins
+_SCALES = np.geomspace(1e-3, 1e3, 13)  # of all lengths, among which the best is found, and
+_BELOW = 0.2  # of it, where the descent begins: growing where it serves is quicker than shrinking everywhere else
 _STILL = 1e-5  # relative gradient at which an angle is done with
 _CLOSE = 0.05  # of the angle: distance within which unit neurons are one
 _LIGHT = 1e-4  # of the mean mass: neurons that are about to die
@@ -36,12 +37,11 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
     count = int(np.clip(_NEURONS[1] * points, _NEURONS[0], min(_NEURONS[2], max(_NUMBERS // len(root), _NEURONS[0]))))
     with scope("float64"):
         delta = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.zeros(task.y.shape)))
-        starts = unit_search.default_starts(root, factor(task, summed(task, delta)), count, jax.random.key(seed))
-        units = Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0])
-        found = min(
-            (replace(units, incoming=(scale * starts,)) for scale in _SCALES),
-            key=lambda one: atomic.value_and_gradient(task.shape, one)[0],
-        )
+        # Half as a search begins, half with white noise on all points: large where the inputs are.
+        aimed = unit_search.default_starts(root, factor(task, summed(task, delta)), count // 2, jax.random.key(seed))
+        noise = np.random.default_rng([seed, 3]).standard_normal((count - len(aimed), len(root))) @ root
+        starts = np.concatenate([unit_search.unit(noise), aimed])
+        found = _scaled(task, Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0]))
         for angle, patience in ANGLES if task.model.kinked else ((0.0, sum(n for _, n in ANGLES)),):
             if meter.spent:
                 break
@@ -49,6 +49,16 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
             found = _lighter(atomic.merge(task.shape, found, _CLOSE * angle))
             meter.reach(found)
     return found
+
+
+def _scaled(task: Problem, found: Atoms) -> Atoms:
+    """Lengths a little below those that fit best."""
+    values = [atomic.value_and_gradient(task.shape, _times(found, scale))[0] for scale in _SCALES]
+    return _times(found, _BELOW * float(_SCALES[int(np.argmin(values))]))
+
+
+def _times(found: Atoms, scale: float) -> Atoms:
+    return replace(found, incoming=tuple(scale * weights for weights in found.incoming))
 
 
 def _lighter(found: Atoms) -> Atoms:
