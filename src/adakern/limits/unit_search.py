@@ -39,7 +39,7 @@ _HOPS, _LENGTHS = 128, (0.5, 0.8)  # from neurons at hand: how many, and how far
 _FAMILY = 0.98  # cosine of neurons of one family
 _MANY = (32, 2048)  # starts over windows of images, at least and at most, and
 _WORK = 3e7  # the numbers that all of them together go through in a product
-_PLACES = (32, 1e8)  # neurons at hand whose families are searched: at least, and times the numbers of the root
+_PLACES = (32, 2e7)  # neurons at hand whose families are searched: at least, and times the numbers of the root
 _TOGETHER = 1e-7  # one minus the cosine between climbs that end at one maximum
 _FEW = 4  # times that each maximum was found on average
 

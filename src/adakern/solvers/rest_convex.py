@@ -30,6 +30,8 @@ _TIGHTEN = (
     (1e-4, 3.0, 400),
     (1e-5, 0.5, 1500),
 )  # angle, relative gradient over the tolerance, evaluations
+_TURNS, _BETTER = 8, 0.7  # of many neurons downhill, and what is left of the gap after one that is worth another
+_THOROUGH = 2e6  # numbers of the root that all searches of one turn go through
 _MANY = 200  # outputs of training points and positions from which on many neurons begin
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
@@ -52,7 +54,11 @@ _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_VERIFY, _FAILED, _LOST = 6, 10.0, 1.5  # searches then, one after the other, as long as the gap is not this times too large, and with several outputs
+_VERIFY, _FAILED, _LOST = (
+    6,
+    10.0,
+    1.5,
+)  # searches then, one after the other, as long as the gap is not this times too large, and with several outputs
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 
 
@@ -190,12 +196,35 @@ def _wide(task: Problem) -> bool:
     return quick and len(task.shape.root) * task.y.shape[1] > _MANY
 
 
+def _begun(
+    task: Problem, convex: rest_step.Convex, seed: int, tolerance: float, meter: Meter
+) -> tuple[Atoms, End | None]:
+    """Many neurons downhill, and with them others that a search finds missing as long as the gap falls quickly; and an end, where that is all that was asked for."""
+    found, before = rest_wide.descended(task, seed, meter), np.inf
+    searches = int(np.clip(_THOROUGH / convex.root.size, 1, _VERIFY))
+    for turn in range(_TURNS):
+        if meter.spent:
+            break
+        tight = rest_wide.tightened(task, found, tolerance, meter)
+        end, pulls = _measured(task, convex, tight, seed + turn * _VERIFY, turn, _MOST * tolerance, searches)
+        if _relative(end) <= _MOST * tolerance and end.relative <= tolerance:
+            return found, end
+        missing = unit_search.first(unit_search.Found(*(part[pulls.values > 1] for part in pulls)), _NEW).directions
+        if _relative(end) > _BETTER * before or not len(missing):
+            break
+        before = _relative(end)
+        found = rest_wide.joined(task, found, missing, meter)
+    return found, None
+
+
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
     """From nothing, from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
     wide = found is None and _wide(task)
     if wide:
-        found = rest_wide.descended(task, seed, meter)
+        found, early = _begun(task, convex, seed, tolerance, meter)
+        if early is not None:
+            return early
     law = None if found is None else _law(task, found)
     gap, care, calm, fine = 1.0, 1.0, 0, tolerance
     angle = (
@@ -420,7 +449,7 @@ def _ended(
         meter.advance("closing corners", 1)
         return not meter.spent
 
-    limit, single = task.limit, _readouts(task) == 1
+    limit = task.limit
     law = rest_newton.thinned(convex, law, _CLOSED, 1e-3)
     for first, tailed in ((1e-4, True), (_CLOSED, False)):
         most = min(_STEPS if tailed else steps, meter.left)
@@ -430,23 +459,38 @@ def _ended(
             convex, law, angles=(first, _CLOSED), goal=goal, steps=most, tailed=tailed, report=report
         ).law
     found = _atoms(task, law)
-    count, angle = len(law.weights), found.angle
-    units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
     value, (gradient,) = atomic.value_and_gradient(task.shape, found)
-    scale = np.sqrt(limit.decays[0] / count)
+    scale = np.sqrt(limit.decays[0] / len(law.weights))
     relative = float(np.linalg.norm(gradient) / scale / (scale * np.linalg.norm(found.incoming[0])))
+    return _measured(task, convex, (found, value, relative), seed, rounds, enough, searches)
+
+
+def _measured(
+    task: Problem,
+    convex: rest_step.Convex,
+    rest: tuple[Atoms, float, float],
+    seed: int,
+    rounds: int,
+    enough: float,
+    searches: int,
+) -> tuple[End, unit_search.Found]:
+    """The duality gap of atoms whose corners are all but closed, and what pulls hardest on them, as so many searches find it; as few as one, where that is already too much."""
+    (found, value, relative), lost = rest, _FAILED if _readouts(task) == 1 else _LOST
+    units, _ = _unit_neurons(found)
     sharp = replace(found, angle=0.0)
     # Errors of corners that are all but closed are a dual point as well, and the better one where targets are nearly met.
     tried, others = [], []
-    for one in (sharp, found) if angle else (sharp,):
+    for one in (sharp, found) if found.angle else (sharp,):
         delta = errors(task, one)
         pulls = convex.signals(convex.features(units), summed(task, delta))
         largest = float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price
         for search in range(searches):
-            others.append(rest_search.strongest(task, convex, law, summed(task, delta), jax.random.key(seed + search)))
+            others.append(
+                rest_search.strongest(task, convex, units, summed(task, delta), jax.random.key(seed + search))
+            )
             largest = max(largest, float(np.max(others[-1].values)))
             gap = certificate(task, sharp, largest, delta)
-            if gap.relative > (_FAILED if single else _LOST) * enough:
+            if gap.relative > lost * enough:
                 break
         tried.append((gap, largest - 1))
         if gap.relative <= enough:

@@ -75,13 +75,14 @@ def hardest(
     task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, key: jax.Array
 ) -> unit_search.Found:
     """The strongest pulls that a longer search finds."""
-    return strongest(task, convex, law, convex.error(rest_step.place(convex, law, angle).outputs), key)
+    units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+    return strongest(task, convex, units, convex.error(rest_step.place(convex, law, angle).outputs), key)
 
 
 def strongest(
-    task: Problem, convex: rest_step.Convex, law: rest_step.Law, delta: np.ndarray, key: jax.Array
+    task: Problem, convex: rest_step.Convex, units: np.ndarray, delta: np.ndarray, key: jax.Array
 ) -> unit_search.Found:
-    units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
+    """The same of given unit neurons and errors."""
     signal = convex.pool.factor(delta)
     starts = unit_search.default_starts(convex.root, signal, many_starts(task, signal), key)
     found = unit_search.hardest(task.limit.network.activation, convex.root, signal, starts, key, known=units)

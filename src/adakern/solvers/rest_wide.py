@@ -25,6 +25,9 @@ _NEURONS = (100, 3, 1000)  # at least, for a point, and at most
 _NUMBERS = 10_000_000  # fields at all points and positions, at most
 _SCALES = np.geomspace(1e-3, 1e3, 13)  # of all lengths, among which the best is found, and
 _BELOW = 0.2  # of it, where the descent begins: growing where it serves is quicker than shrinking everywhere else
+_AGAIN, _FALLS = 4, 1e-3  # how often the last angle is gone on with, as long as the value falls by this much of itself
+_TIGHT = ((1e-4, 3.0, 200), (1e-5, 0.5, 300))  # angles, relative gradients over the tolerance, evaluations
+_NEWCOMER = 0.01  # of the mean mass
 _STILL = 1e-5  # relative gradient at which an angle is done with
 _CLOSE = 0.05  # of the angle: distance within which unit neurons are one
 _LIGHT = 1e-4  # of the mean mass: neurons that are about to die
@@ -42,13 +45,40 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
         noise = np.random.default_rng([seed, 3]).standard_normal((count - len(aimed), len(root))) @ root
         starts = np.concatenate([unit_search.unit(noise), aimed])
         found = _scaled(task, Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0]))
-        for angle, patience in ANGLES if task.model.kinked else ((0.0, sum(n for _, n in ANGLES)),):
+        stages = ANGLES if task.model.kinked else ((0.0, sum(patience for _, patience in ANGLES)),)
+        before = np.inf
+        for angle, patience in (*stages, *(stages[-1],) * _AGAIN):
             if meter.spent:
                 break
-            found, _, _ = settle(task, replace(found, angle=angle), _STILL, meter, patience)
+            again = found.angle == angle
+            found, value, _ = settle(task, replace(found, angle=angle), _STILL, meter, patience)
             found = _lighter(atomic.merge(task.shape, found, _CLOSE * angle))
             meter.reach(found)
+            if again and value > (1 - _FALLS) * before:
+                break
+            before = value
     return found
+
+
+def joined(task: Problem, found: Atoms, directions: np.ndarray, meter: Meter) -> Atoms:
+    """With other unit neurons, small at first, downhill at the same angle."""
+    (weights,), (shares,) = found.incoming, found.shares
+    masses = np.concatenate([shares * np.sum(weights**2, axis=1), np.zeros(len(directions))])
+    masses[len(shares) :] = _NEWCOMER * masses.sum() / len(shares)
+    units = np.concatenate([unit_search.unit(weights), directions])
+    count = len(units)
+    both = Atoms((units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), found.angle)
+    after, _, _ = settle(task, both, _STILL, meter, ANGLES[-1][1])
+    return _lighter(atomic.merge(task.shape, after, _CLOSE * found.angle))
+
+
+def tightened(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
+    """With the corner all but closed; the value and the relative gradient there."""
+    value = relative = np.inf
+    for angle, goal, patience in _TIGHT:
+        found = replace(found, angle=angle if task.model.kinked else 0.0)
+        found, value, relative = settle(task, found, goal * tolerance, meter, patience)
+    return found, value, relative
 
 
 def _scaled(task: Problem, found: Atoms) -> Atoms:
