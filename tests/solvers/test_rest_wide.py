@@ -12,6 +12,7 @@ import adakern as ak
 from adakern.limits import unit_search
 from adakern.precision import scope
 from adakern.solvers import rest_convex, rest_task, rest_wide
+from adakern.solvers.atoms import Atoms
 
 RNG = np.random.default_rng(3)
 IMAGES, LABELS = RNG.normal(size=(24, 4, 4, 1)), np.sign(RNG.normal(size=24))
@@ -49,12 +50,39 @@ def test_steps_bound_it():
     assert meter.used <= 75  # a line search may look a little farther
 
 
+def wide(task):
+    with scope("float64"):
+        return rest_convex._wide(task, rest_convex._convex(task), 0)
+
+
 def test_it_is_taken_where_points_are_many_and_readouts_are_quickly_solved_for():
     flat, onehot = IMAGES.reshape(24, -1), np.eye(10)[np.arange(24) % 10]
-    assert rest_convex._wide(problem(CNN, IMAGES, LABELS))
-    assert rest_convex._wide(problem(ak.MLP(1), flat, onehot))  # 240 outputs
-    assert not rest_convex._wide(problem(ak.MLP(1), flat, LABELS))
-    assert not rest_convex._wide(problem(ak.MLP(1), flat, onehot, "softmax"))
+    assert wide(problem(CNN, IMAGES, LABELS))
+    assert wide(problem(ak.MLP(1), flat, onehot))  # 240 outputs
+    assert not wide(problem(ak.MLP(1), flat, LABELS))
+    assert not wide(problem(ak.MLP(1), flat, onehot, "softmax"))
+    assert not wide(problem(ak.MLP(1, activation="linear"), flat, onehot))
+
+
+def test_close_to_the_threshold_outputs_are_small_and_not_zero():
+    """There the value hardly knows whether there are neurons at all, and many of them would shrink without being sorted."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(210, 5))
+    y = np.sign(X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=210))
+    edge = ak.collapse_threshold(ak.ANTK(ak.MLP(1), 1.0, 1.0), X, y)
+    near = ak.solve(ak.ANTK(ak.MLP(1), 1.0001 * edge, 1.0), X, y, tolerance=1e-3)
+    far = ak.solve(ak.ANTK(ak.MLP(1), 1.0002 * edge, 1.0), X, y, tolerance=1e-3)
+    assert near.converged and near.stats["neurons"] == [1]
+    assert np.linalg.norm(far.fitted) == pytest.approx(2 * np.linalg.norm(near.fitted), rel=0.01)
+
+
+def test_nothing_at_all_has_a_gap():
+    """Neurons of length zero, as merging leaves them where everything dies."""
+    task = problem(CNN, IMAGES, LABELS)
+    nothing = Atoms((np.zeros((1, task.shape.root.shape[1])),), (np.ones(1),), 1e-5)
+    with scope("float64"):
+        end, _ = rest_convex._measured(task, rest_convex._convex(task), (nothing, 1.0, 0.0), 0, 0, 0.1, 1)
+    assert end.gap.relative > 0.5
 
 
 @pytest.mark.parametrize("readout", ["flatten", "mean"])

@@ -221,6 +221,19 @@ def test_channels_may_change_places(found, images, readout, monkeypatch):
     np.testing.assert_allclose(again.predictions, found[readout].predictions[:3], atol=2e-3)
 
 
+@READOUTS
+@pytest.mark.long
+def test_images_may_change_places(found, images, readout):
+    """The same filters see the same images in another order."""
+    X, y, X_test, y_test = images
+    order, other = [2, 0, 3, 1], [1, 2, 0]
+    again = follow(readout, (X[order], y[order], X_test[other], y_test[other]), TIMES[:3])
+    np.testing.assert_allclose(again.fitted, found[readout].fitted[:3, order], atol=1e-3)
+    np.testing.assert_allclose(again.predictions, found[readout].predictions[:3, other], atol=2e-3)
+    kernels = found[readout].kernels[:3][:, order][:, :, order]
+    np.testing.assert_allclose(again.kernels, kernels, rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.long
 def test_a_mean_over_a_circle_does_not_see_where_things_are(found, images):
     X, y, X_test, y_test = images

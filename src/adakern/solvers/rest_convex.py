@@ -32,7 +32,8 @@ _TIGHTEN = (
 )  # angle, relative gradient over the tolerance, evaluations
 _TURNS, _BETTER = 8, 0.7  # of many neurons downhill, and what is left of the gap after one that is worth another
 _THOROUGH = 2e6  # numbers of the root that all searches of one turn go through
-_MANY = 200  # outputs of training points and positions from which on many neurons begin
+_MANY = 200  # outputs of training points and positions from which on many neurons begin, if
+_GLANCE, _STRONG = 32, 10.0  # one of so many starts is pulled this much harder than it takes to live
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
 _NEW = 40  # neurons that join in a round, at most
@@ -190,10 +191,18 @@ def fits(task: Problem) -> bool:
     return len(task.points.first) * task.y.shape[1] <= _LARGEST
 
 
-def _wide(task: Problem) -> bool:
-    """Whether to begin with many neurons, downhill: few points are done sooner without, and readouts of several outputs are not quickly solved for unless the loss is squared."""
+def _wide(task: Problem, convex: rest_step.Convex, seed: int) -> bool:
+    """Whether to begin with many neurons, downhill.
+
+    Few points are done sooner without, readouts of several outputs are not quickly solved for unless the loss is squared, and close to the threshold few neurons are there to be found, whose lengths the value hardly feels.
+    """
     quick = task.limit.loss == "squared" or task.y.shape[1] == 1
-    return quick and len(task.shape.root) * task.y.shape[1] > _MANY
+    if not (task.model.kinked and quick and len(convex.root) * task.y.shape[1] > _MANY):
+        return False
+    delta = convex.error(convex.zero)
+    starts = unit_search.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
+    pulls = np.linalg.norm(convex.signals(convex.features(starts), delta), axis=1)
+    return float(np.max(pulls)) > _STRONG * convex.price
 
 
 def _begun(
@@ -207,7 +216,8 @@ def _begun(
             break
         tight = rest_wide.tightened(task, found, tolerance, meter)
         end, pulls = _measured(task, convex, tight, seed + turn * _VERIFY, turn, _MOST * tolerance, searches)
-        if _relative(end) <= _MOST * tolerance and end.relative <= tolerance:
+        enough = (_ENOUGH if unit_search.few(pulls) else _MOST) * tolerance
+        if _relative(end) <= enough and end.relative <= tolerance:
             return found, end
         missing = unit_search.first(unit_search.Found(*(part[pulls.values > 1] for part in pulls)), _NEW).directions
         if _relative(end) > _BETTER * before or not len(missing):
@@ -220,7 +230,7 @@ def _begun(
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
     """From nothing, from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = _convex(task)
-    wide = found is None and _wide(task)
+    wide = found is None and _wide(task, convex, seed)
     if wide:
         found, early = _begun(task, convex, seed, tolerance, meter)
         if early is not None:
@@ -483,7 +493,7 @@ def _measured(
     for one in (sharp, found) if found.angle else (sharp,):
         delta = errors(task, one)
         pulls = convex.signals(convex.features(units), summed(task, delta))
-        largest = float(np.max(np.linalg.norm(pulls, axis=1))) / convex.price
+        largest = float(np.max(np.linalg.norm(pulls, axis=1), initial=0.0)) / convex.price
         for search in range(searches):
             others.append(
                 rest_search.strongest(task, convex, units, summed(task, delta), jax.random.key(seed + search))

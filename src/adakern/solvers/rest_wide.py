@@ -1,4 +1,4 @@
-"""Many neurons of one hidden layer, homogeneous activation, downhill together with their readouts solved for: where Newton's method begins.
+"""Many neurons of one hidden layer of ReLU or another activation with a corner, downhill together with their readouts solved for: where Newton's method begins.
 
 Newton's method adds neurons where they are missing, a few at a time, and a step of it costs a factorisation for every neuron. A few hundred quasi-Newton steps of many neurons at once, whose
 corners close on the way, cost less than one of its rounds where points are many, and end within a few tenths of a percent of the least value.
@@ -22,7 +22,10 @@ from adakern.solvers.rest_task import Meter, Problem, factor, summed
 
 ANGLES = ((0.3, 50), (0.1, 60), (0.03, 80), (0.01, 120), (3e-3, 200), (1e-3, 300))  # and evaluations at each
 _NEURONS = (100, 3, 1000)  # at least, for a point, and at most
-_NUMBERS = 10_000_000  # fields at all points and positions, at most
+_NUMBERS, _PAIRS = (
+    10_000_000,
+    10,
+)  # fields at all points and positions, at most, and weights times this, which the descent remembers
 _SCALES = np.geomspace(1e-3, 1e3, 13)  # of all lengths, among which the best is found, and
 _BELOW = 0.2  # of it, where the descent begins: growing where it serves is quicker than shrinking everywhere else
 _AGAIN, _FALLS = 4, 1e-3  # how often the last angle is gone on with, as long as the value falls by this much of itself
@@ -37,7 +40,8 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
     """Unit neurons of a search's starts, to where the last of the angles leaves them."""
     root, limit = task.shape.root, task.limit
     points = len(task.points.first)
-    count = int(np.clip(_NEURONS[1] * points, _NEURONS[0], min(_NEURONS[2], max(_NUMBERS // len(root), _NEURONS[0]))))
+    most = _NUMBERS // max(len(root), _PAIRS * root.shape[1])
+    count = int(np.clip(_NEURONS[1] * points, _NEURONS[0], max(min(_NEURONS[2], most), _NEURONS[0])))
     with scope("float64"):
         delta = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.zeros(task.y.shape)))
         # Half as a search begins, half with white noise on all points: large where the inputs are.
@@ -45,9 +49,8 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
         noise = np.random.default_rng([seed, 3]).standard_normal((count - len(aimed), len(root))) @ root
         starts = np.concatenate([unit_search.unit(noise), aimed])
         found = _scaled(task, Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0]))
-        stages = ANGLES if task.model.kinked else ((0.0, sum(patience for _, patience in ANGLES)),)
         before = np.inf
-        for angle, patience in (*stages, *(stages[-1],) * _AGAIN):
+        for angle, patience in (*ANGLES, *(ANGLES[-1],) * _AGAIN):
             if meter.spent:
                 break
             again = found.angle == angle
@@ -76,8 +79,7 @@ def tightened(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tu
     """With the corner all but closed; the value and the relative gradient there."""
     value = relative = np.inf
     for angle, goal, patience in _TIGHT:
-        found = replace(found, angle=angle if task.model.kinked else 0.0)
-        found, value, relative = settle(task, found, goal * tolerance, meter, patience)
+        found, value, relative = settle(task, replace(found, angle=angle), goal * tolerance, meter, patience)
     return found, value, relative
 
 
