@@ -31,7 +31,7 @@ def descended(task, steps=4000):
 
 @pytest.mark.parametrize(("network", "loss"), [(CNN, "squared"), (ak.MLP(1), "squared"), (ak.MLP(1), "logistic")])
 def test_its_value_is_close_to_the_dual_one(network, loss):
-    """Weak duality bounds what is missing; the lazy start is far from it."""
+    """Weak duality bounds what is missing."""
     task = problem(network, IMAGES if network is CNN else IMAGES.reshape(len(IMAGES), -1), LABELS, loss)
     found, meter = descended(task)
     with scope("float64"):
