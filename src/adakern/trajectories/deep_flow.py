@@ -101,11 +101,11 @@ class Flow:
 
     def above(self, problem: Problem, weights: Weights, rows: Array, inside: Array, fade: Array, C: Array) -> Array:
         """Fields that features (or, with the sides exchanged, gradients) give in the next layer, apart from the rest."""
-        initial = product(inside, weights.up.given)
+        # Both what was learned and the response come in the directions of the other side: one product for the two.
+        known = jnp.sqrt(problem.share) * product(inside, C.T)
         if self.responses:
-            initial = initial + deep_weights.response(rows, weights.down, problem.share)
-        learned = product(product(inside, C.T), weights.down.asked)
-        return fade * initial + jnp.sqrt(problem.share) * learned
+            known = known + fade * deep_weights.answers(rows, weights.down, problem.share)
+        return fade * product(inside, weights.up.given) + product(known, weights.down.asked)
 
     def gaussian(self, inside: Sequence[Array], sides: Sequence[Side], problem: Problem) -> Array:
         """What white rows give for these coordinates, a process for every matrix."""

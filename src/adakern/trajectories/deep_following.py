@@ -279,7 +279,7 @@ class Task:
             sizes = [max(32, 4 * points) * 4**power for power in range(5)]
             return [(size, 0, 4 * size) for size in sizes]
         last = int(_FULL * neurons)
-        known = [min(last, max(neurons // 8, 16 * points)), last]
+        known = [min(last, max(share, 16 * points)) for share in (neurons // 8, neurons // 4)] + [last]
         return [(count // 2, count, neurons) for count in sorted(set(known))]
 
     def _look(self, population: Population) -> dict[str, np.ndarray]:

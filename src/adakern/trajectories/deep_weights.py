@@ -57,9 +57,9 @@ def coordinates(rows: Array, side: Side, share: Array) -> Array:
     return product(rows, side.asked.T) * share
 
 
-def response(rows: Array, other: Side, share: Array) -> Array:
-    r"""$\sum_jZ_j\langle\zeta_j\varphi\rangle$."""
-    return product(product(rows, other.given.T) * share, other.asked)
+def answers(rows: Array, other: Side, share: Array) -> Array:
+    r"""$\langle\zeta_j\varphi\rangle$, (rows, most): the response is $\sum_jZ_j$ times it."""
+    return product(rows, other.given.T) * share
 
 
 def rest_alone(rows: Array, inside: Array, noise: Array, share: Array) -> Array:
