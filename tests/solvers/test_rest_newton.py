@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 import adakern as ak
 from adakern.precision import scope
-from adakern.solvers import atoms, rest_convex, rest_newton, rest_step, rest_task
+from adakern.solvers import atoms, rest_convex, rest_gap, rest_newton, rest_step, rest_task
 
 
 def convex(points=12, rank=7, outputs=1, price=0.3, seed=0):
@@ -98,7 +98,7 @@ def test_stationary_and_quick(outputs):
     rng = np.random.default_rng(5)
     problem_ = problem(rng.normal(size=(8, 3)), rng.normal(size=(8, outputs)))
     with scope("float64"):
-        task, begin = rest_convex._convex(problem_), rest_convex._law(problem_, solved(problem_, 1e-4).atoms)
+        task, begin = rest_gap.convex_of(problem_), rest_convex._law(problem_, solved(problem_, 1e-4).atoms)
         rest = rest_newton.descend(task, begin, angles=(1e-3, 1e-3), goal=1e-21, steps=60)
         floor = rest_newton._FLOOR * 1e-3 * float(np.linalg.norm(rest.law.weights, axis=1).mean())
         at = rest_step.place(task, rest.law, 1e-3, floor)

@@ -11,7 +11,7 @@ import pytest
 import adakern as ak
 from adakern.limits import unit_search
 from adakern.precision import scope
-from adakern.solvers import rest_convex, rest_task, rest_wide
+from adakern.solvers import rest_gap, rest_task, rest_wide
 from adakern.solvers.atoms import Atoms
 
 RNG = np.random.default_rng(3)
@@ -40,7 +40,7 @@ def test_its_value_is_close_to_the_dual_one(network, loss):
         starts = unit_search.default_starts(task.shape.root, signal, 64, jax.random.key(1))
         pulls = unit_search.search(task.limit.network.activation, task.shape.root, signal, starts, exact=False)
         price = np.sqrt(np.prod(task.limit.decays)) / task.limit.richness
-        gap = rest_convex.certificate(task, sharp, float(pulls.values.max()) / price)
+        gap = rest_gap.certificate(task, sharp, float(pulls.values.max()) / price)
     assert 0 < gap.relative < 0.1
     assert found.angle == rest_wide.ANGLES[-1][0] and meter.used > 100
 
@@ -52,7 +52,7 @@ def test_steps_bound_it():
 
 def wide(task):
     with scope("float64"):
-        return rest_convex._wide(task, rest_convex._convex(task), 0)
+        return rest_wide.serves(task, rest_gap.convex_of(task), 0)
 
 
 def test_it_is_taken_where_points_are_many_and_readouts_are_quickly_solved_for():
@@ -80,7 +80,7 @@ def test_nothing_at_all_has_a_gap():
     task = problem(CNN, IMAGES, LABELS)
     nothing = Atoms((np.zeros((1, task.shape.root.shape[1])),), (np.ones(1),), 1e-5)
     with scope("float64"):
-        end, _ = rest_convex._measured(task, rest_convex._convex(task), (nothing, 1.0, 0.0), 0, 0, 0.1, 1)
+        end, _ = rest_gap.measured(task, rest_gap.convex_of(task), (nothing, 1.0, 0.0), 0, 0, 0.1, 1)
     assert end.gap.relative > 0.5
 
 

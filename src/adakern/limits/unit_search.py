@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from adakern import memory
 from adakern.activations import Activation
+from adakern.limits import rounded
 from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, turned, unit
 
 _CLIMBS = 30  # steps of a start before it is settled to rounding
@@ -37,10 +38,12 @@ _ROUNDS = 6  # of `hardest`, at most
 _PARENTS = 16  # families that it follows
 _HOPS, _LENGTHS = 128, (0.5, 0.8)  # from neurons at hand: how many, and how far
 _FAMILY = 0.98  # cosine of neurons of one family
-_MANY = (32, 2048)  # starts over windows of images, at least and at most, and
-_WORK = 3e7  # the numbers that all of them together go through in a product
+_MANY = (96, 2048)  # starts over windows of images, at least and at most, and
+_WORK = 2e8  # the numbers that all of them together go through in a product
 _PLACES = (32, 2e7)  # neurons at hand whose families are searched: at least, and times the numbers of the root
 _TOGETHER = 1e-7  # one minus the cosine between climbs that end at one maximum
+_LARGE = 3e5  # numbers of a root from which on corners are rounded in every climb; a tenth of it with several outputs
+_SETTLED = 32  # of the ends of rounded climbs, which are brought to rest
 _FEW = 4  # times that each maximum was found on average
 
 
@@ -105,6 +108,40 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any, *, exact
             else:
                 settled = [_rough(task, u, own) for u, own in zip(places, theta, strict=True)]
     return _found(task, scale, settled, dtype)
+
+
+def funnelled(activation: Activation, root: Any, factor: Any, starts: Any, *, settled: int = _SETTLED) -> Found:
+    """`search` for problems with many maxima: every other start begins with a wide corner, the others with a narrower one (`rounded`), and the best ends, so many of them, are brought to rest. The others are good to about 1e-3."""
+    dtype = np.dtype(jnp.result_type(float))
+    starts = unit(np.asarray(starts, np.float64))
+    task, scale = _task(activation, root, factor, dtype)
+    if scale == 0.0 or not len(task.rows) or not len(starts) or task.bend == 0.0:
+        return search(activation, root, factor, starts)
+    firsts = enumerate((rounded.WIDE, rounded.NARROW))
+    ends = unit(np.concatenate([rounded.climb(task, starts[k::2], angle) for k, angle in firsts]))
+    h = ends @ task.rows.T
+    slopes = task.line + task.bend * (h > 0)
+    values = np.linalg.norm((slopes * h) @ task.factor, axis=1)
+    place = _found(
+        task, scale, [(u, v, s, np.asarray(np.inf)) for u, v, s in zip(ends, values, slopes, strict=True)], dtype
+    )
+    heads = np.asarray(first(place, settled).directions, np.float64)
+    with threadpool_limits(1, user_api="blas"):
+        rest = [settle(task, u, np.asarray(task.rows @ u > 0, np.float64)) for u in heads]
+    return joined(_found(task, scale, rest, dtype), place)
+
+
+def sought(activation: Activation, root: Any, factor: Any, starts: Any) -> Found:
+    """Maxima from these starts: by `search` and `funnelled`, and by the latter alone where climbs take long."""
+    if large(root, factor):
+        return funnelled(activation, root, factor, starts)
+    found = search(activation, root, factor, starts)
+    return found if few(found) else joined(found, funnelled(activation, root, factor, starts))
+
+
+def large(root: Any, factor: Any) -> bool:
+    """Whether climbs take long: many points, or windows of images with readouts of their own, whose pulls have ridges."""
+    return bool(np.size(root) > (_LARGE if np.shape(factor)[1] == 1 else _LARGE / 10))
 
 
 def _task(activation: Activation, root: Any, factor: Any, dtype: np.dtype[Any]) -> tuple[Task, float]:
@@ -183,13 +220,14 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     own = np.zeros((0, root.shape[1])) if known is None else unit(np.asarray(known, np.float64))
     many = _HOPS if len(own) and np.shape(factor)[1] == 1 else 0  # several outputs: climbs are long
     begin = np.concatenate([np.asarray(starts, np.float64), hops(own, many, rng)])
-    found, ends = search(activation, root, factor, begin), bends(activation)
+    found, ends = sought(activation, root, factor, begin), bends(activation)
     if ends[0] == ends[1] and len(found.values):
         return _sorted(found)
     heads = apart(found, own, _PARENTS)
     there = families(activation, root, factor, some(own, root, rng), rng, rounds=1, tries=1)
     others = families(activation, root, factor, heads, rng, rounds=_ROUNDS, idle=1 if few(found) else 2)
-    return first(joined(found, there, others), _PARENTS)
+    settled = Found(*(part[np.isfinite(found.error)] for part in found))
+    return first(joined(settled, there, others), _PARENTS)
 
 
 def hops(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -14,9 +14,8 @@ from scipy.linalg import cho_factor, cho_solve
 from adakern import inputs, losses
 from adakern.limits import flow_gap, unit_search
 from adakern.limits.antk import ANTK
-from adakern.precision import scope
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective, rest_newton, rest_search, rest_step, rest_wide
+from adakern.solvers import corrective, rest_gap, rest_newton, rest_search, rest_step, rest_wide
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
 from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, summed
@@ -30,10 +29,6 @@ _TIGHTEN = (
     (1e-4, 3.0, 400),
     (1e-5, 0.5, 1500),
 )  # angle, relative gradient over the tolerance, evaluations
-_TURNS, _BETTER = 8, 0.7  # of many neurons downhill, and what is left of the gap after one that is worth another
-_THOROUGH = 2e6  # numbers of the root that all searches of one turn go through
-_MANY = 200  # outputs of training points and positions from which on many neurons begin, if
-_GLANCE, _STRONG = 32, 10.0  # one of so many starts is pulled this much harder than it takes to live
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
 _NEW = 40  # neurons that join in a round, at most
@@ -42,8 +37,7 @@ _FAR = 0.1
 _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
 _THRESHOLD = 0.01  # tolerance over the square of the distance to the threshold, for the gap
 _TIGHTER, _FINEST = 1e-2, 1e-10  # by how much that falls, and how far, while neurons are not at rest
-_ENOUGH = 0.1  # of the tolerance, for the gap, or
-_QUICK, _MOST = 20, 0.8  # rounds after which, or with many maxima, this much of it is
+_QUICK = 20  # rounds after which, or with many maxima, most of the tolerance is enough
 _REPEATS, _MISSING = 4, 0.3  # descents between two searches, and excess of a known direction, over the gap, for another
 _ANGLE = 0.1  # of the gap, for that of a round
 _GAIN = 1e-3  # of the gap: a round's last step gains no more, nor more than
@@ -55,11 +49,6 @@ _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
 _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
-_VERIFY, _FAILED, _LOST = (
-    6,
-    10.0,
-    1.5,
-)  # searches then, one after the other, as long as the gap is not this times too large, and with several outputs
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 
 
@@ -82,7 +71,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
     limit, root = task.limit, task.shape.root
     price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
     scale = limit.richness / np.sqrt(limit.decays[1])  # V over Δ
-    pool, single = task.shape.where.pool, _readouts(task) == 1
+    pool, single = task.shape.where.pool, rest_gap.readouts(task) == 1
     rng = np.random.default_rng([seed, 2])
 
     def phi(fields: np.ndarray) -> np.ndarray:
@@ -130,7 +119,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             _curvature(limit, task.points),
             find,
             measure,
-            _unit_neurons(found),
+            rest_gap.unit_neurons(found),
             aim=(_AIM if single else _HALF) * tolerance,
             rounds=_CORRECTIONS * 2 ** min(number - 1, 2),
             report=report,
@@ -144,9 +133,9 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             angle = angle if task.model.kinked else 0.0
             found, value, relative = settle(task, replace(found, angle=angle), goal * tolerance, meter, patience)
         sharp = replace(found, angle=0.0)
-        pulls = find(scale * summed(task, errors(task, sharp)), _unit_neurons(sharp)[0], True)
+        pulls = find(scale * summed(task, errors(task, sharp)), rest_gap.unit_neurons(sharp)[0], True)
         excess = float(np.max(pulls.values)) - 1
-        gap = certificate(task, sharp, excess + 1)
+        gap = rest_gap.certificate(task, sharp, excess + 1)
         if best is None or gap.relative <= least:
             best, least = End(found, value, relative, excess, gap, number), gap.relative
         meter.reach(found)
@@ -157,82 +146,17 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
     return best._replace(rounds=number)
 
 
-def _unit_neurons(found: Atoms) -> tuple[np.ndarray, np.ndarray]:
-    """Directions and masses of the neurons of the first layer."""
-    lengths = np.linalg.norm(found.incoming[0], axis=1)
-    alive = lengths > 0
-    return found.incoming[0][alive] / lengths[alive][:, None], found.shares[0][alive] * lengths[alive] ** 2
-
-
-def certificate(task: Problem, found: Atoms, largest: float, signal: np.ndarray | None = None) -> flow_gap.Gap:
-    r"""One hidden layer: the duality gap; `largest` is the strongest pull on a unit neuron, in units of its decay, of the errors or of another dual point `signal`."""
-    limit = task.limit
-    neurons = atomic.layers(task.shape, found)[0]
-    delta = errors(task, found)
-    price = float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness
-    readouts = limit.richness / limit.decays[1] * neurons.pool.rows(neurons.features) @ summed(task, delta)
-    sizes = np.linalg.norm(readouts.reshape(len(neurons.weights), -1), axis=1)
-    lengths = np.linalg.norm(found.incoming[0], axis=1) * sizes
-    s = (neurons.kernel @ summed(task, delta) / limit.decays[1])[task.points.member]
-    norm = float(np.sum(neurons.weights * lengths)) / limit.richness
-    dual = delta if signal is None else signal
-    with scope("float64"):
-        return flow_gap.measured(losses.get(limit.loss), task.y, s, dual, norm, price, largest * price)
-
-
-def _readouts(task: Problem) -> int:
-    """Of a neuron: one for each output, and for each position where these are not averaged."""
-    pool = task.shape.where.pool
-    return task.y.shape[1] * (1 if pool.mean else pool.sites)
-
-
 def fits(task: Problem) -> bool:
     """Whether Newton's matrix is small enough to be formed."""
     return len(task.points.first) * task.y.shape[1] <= _LARGEST
 
 
-def _wide(task: Problem, convex: rest_step.Convex, seed: int) -> bool:
-    """Whether to begin with many neurons, downhill.
-
-    Few points are done sooner without, readouts of several outputs are not quickly solved for unless the loss is squared, and close to the threshold few neurons are there to be found, whose lengths the value hardly feels.
-    """
-    quick = task.limit.loss == "squared" or task.y.shape[1] == 1
-    if not (task.model.kinked and quick and len(convex.root) * task.y.shape[1] > _MANY):
-        return False
-    delta = convex.error(convex.zero)
-    starts = unit_search.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
-    pulls = np.linalg.norm(convex.signals(convex.features(starts), delta), axis=1)
-    return float(np.max(pulls)) > _STRONG * convex.price
-
-
-def _begun(
-    task: Problem, convex: rest_step.Convex, seed: int, tolerance: float, meter: Meter
-) -> tuple[Atoms, End | None]:
-    """Many neurons downhill, and with them others that a search finds missing as long as the gap falls quickly; and an end, where that is all that was asked for."""
-    found, before = rest_wide.descended(task, seed, meter), np.inf
-    searches = int(np.clip(_THOROUGH / convex.root.size, 1, _VERIFY))
-    for turn in range(_TURNS):
-        if meter.spent:
-            break
-        tight = rest_wide.tightened(task, found, tolerance, meter)
-        end, pulls = _measured(task, convex, tight, seed + turn * _VERIFY, turn, _MOST * tolerance, searches)
-        enough = (_ENOUGH if unit_search.few(pulls) else _MOST) * tolerance
-        if _relative(end) <= enough and end.relative <= tolerance:
-            return found, end
-        missing = unit_search.first(unit_search.Found(*(part[pulls.values > 1] for part in pulls)), _NEW).directions
-        if _relative(end) > _BETTER * before or not len(missing):
-            break
-        before = _relative(end)
-        found = rest_wide.joined(task, found, missing, meter)
-    return found, None
-
-
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
     """From nothing, from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
-    convex = _convex(task)
-    wide = found is None and _wide(task, convex, seed)
+    convex = rest_gap.convex_of(task)
+    wide = found is None and rest_wide.serves(task, convex, seed)
     if wide:
-        found, early = _begun(task, convex, seed, tolerance, meter)
+        found, early = rest_wide.begun(task, convex, seed, tolerance, meter)
         if early is not None:
             return early
     law = None if found is None else _law(task, found)
@@ -248,7 +172,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         meter.advance(f"duality gap {gap:.1e}", 1)
         return not meter.spent
 
-    number, single = 0, _readouts(task) == 1
+    number, single = 0, rest_gap.readouts(task) == 1
     end: End | None = None
     known = np.zeros((0, convex.root.shape[1]))
     for number in range(1, _ROUNDS + 1):
@@ -270,10 +194,12 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             calm = calm if gap <= _TRY * fine else 0
             if calm or last:
                 quick = number <= _QUICK and unit_search.few(pulls)
-                enough = max((_ENOUGH if quick else _MOST) * fine, min(fine, _CLOSED))
+                enough = max((rest_gap.ENOUGH if quick else rest_gap.MOST) * fine, min(fine, _CLOSED))
                 finest = max(_FINER * _GAIN * gap * care, _ROUNDING)
-                searches = 1 if unit_search.few(pulls) else _VERIFY
-                close = partial(_ended, task, convex, law, seed + number * _VERIFY, number, finest, enough, meter)
+                searches = 1 if unit_search.few(pulls) else rest_gap.VERIFY
+                close = partial(
+                    _ended, task, convex, law, seed + number * rest_gap.VERIFY, number, finest, enough, meter
+                )
                 tried, more = close(searches, _STEPS)
                 if _relative(tried) <= enough and tried.relative > tolerance:  # in value, but neurons are not there yet
                     slower, others = close(1, _LAST)
@@ -311,47 +237,12 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     return min((end, corrected(task, end.atoms, seed, tolerance, meter)), key=_relative)
 
 
-def _convex(task: Problem) -> rest_step.Convex:
-    limit, root, points = task.limit, task.shape.root, task.points
-    loss, member, y = losses.get(limit.loss), points.member, task.y
-    counts = np.bincount(member).astype(np.float64)
-    eye = np.eye(y.shape[1])
-
-    def value(s: np.ndarray) -> float:
-        if limit.loss == "squared":
-            return 0.5 * float(np.sum((y - s[member]) ** 2))
-        return float(jnp.sum(loss.value(jnp.asarray(y), jnp.asarray(s[member]))))
-
-    def error(s: np.ndarray) -> np.ndarray:
-        return points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s[member])), np.float64))
-
-    def curvature(s: np.ndarray) -> np.ndarray:
-        if limit.loss == "squared":
-            return counts[:, None, None] * eye[None, :, :]
-        each = np.asarray(loss.curvature(jnp.asarray(y), jnp.asarray(s[member])), np.float64)
-        each = each[:, :, None] * eye[None, :, :] if each.ndim == 2 else each
-        return points.add(each.reshape(len(each), -1)).reshape(len(counts), *eye.shape)
-
-    return rest_step.Convex(
-        root,
-        root @ root.T if task.shape.where.pool.sites == 1 else np.zeros((0, 0)),
-        np.linalg.norm(root, axis=1),
-        unit_search.bends(limit.network.activation),
-        float(np.sqrt(limit.decays[0] * limit.decays[1])) / limit.richness,
-        np.zeros((len(counts), y.shape[1])),
-        value,
-        error,
-        curvature,
-        task.shape.where.pool,
-    )
-
-
 def _law(task: Problem, found: Atoms) -> rest_step.Law | None:
     """Atoms as a law of unit neurons: |v| is the mass √(λ0/λ1)/γ0."""
-    directions, masses = _unit_neurons(found)
+    directions, masses = rest_gap.unit_neurons(found)
     if not len(directions):
         return None
-    convex = _convex(task)
+    convex = rest_gap.convex_of(task)
     pulls = convex.signals(convex.features(directions), summed(task, errors(task, found)))
     norms = np.linalg.norm(pulls, axis=1)
     some = (norms > 0) & (masses > 0)
@@ -472,38 +363,4 @@ def _ended(
     value, (gradient,) = atomic.value_and_gradient(task.shape, found)
     scale = np.sqrt(limit.decays[0] / len(law.weights))
     relative = float(np.linalg.norm(gradient) / scale / (scale * np.linalg.norm(found.incoming[0])))
-    return _measured(task, convex, (found, value, relative), seed, rounds, enough, searches)
-
-
-def _measured(
-    task: Problem,
-    convex: rest_step.Convex,
-    rest: tuple[Atoms, float, float],
-    seed: int,
-    rounds: int,
-    enough: float,
-    searches: int,
-) -> tuple[End, unit_search.Found]:
-    """The duality gap of atoms whose corners are all but closed, and what pulls hardest on them, as so many searches find it; as few as one, where that is already too much."""
-    (found, value, relative), lost = rest, _FAILED if _readouts(task) == 1 else _LOST
-    units, _ = _unit_neurons(found)
-    sharp = replace(found, angle=0.0)
-    # Errors of corners that are all but closed are a dual point as well, and the better one where targets are nearly met.
-    tried, others = [], []
-    for one in (sharp, found) if found.angle else (sharp,):
-        delta = errors(task, one)
-        pulls = convex.signals(convex.features(units), summed(task, delta))
-        largest = float(np.max(np.linalg.norm(pulls, axis=1), initial=0.0)) / convex.price
-        for search in range(searches):
-            others.append(
-                rest_search.strongest(task, convex, units, summed(task, delta), jax.random.key(seed + search))
-            )
-            largest = max(largest, float(np.max(others[-1].values)))
-            gap = certificate(task, sharp, largest, delta)
-            if gap.relative > lost * enough:
-                break
-        tried.append((gap, largest - 1))
-        if gap.relative <= enough:
-            break
-    gap, excess = min(tried, key=lambda one: one[0].relative)
-    return End(found, value, relative, excess, gap, rounds), unit_search.joined(*others)
+    return rest_gap.measured(task, convex, (found, value, relative), seed, rounds, enough, searches)

@@ -34,12 +34,19 @@ def pulls(
     own = np.zeros((0, convex.root.shape[1]))
     if law is not None:
         own = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-    many = _FRESH[0] if law is None else _FRESH[1] if single else _FRESH[2]
+    large = unit_search.large(convex.root, signal)
+    if law is None or large:
+        many = _FRESH[0] if law is None else many_starts(task, signal)
+    else:
+        many = _FRESH[1] if single else _FRESH[2]
     starts = unit_search.default_starts(convex.root, signal, many, key)
-    if single:
+    if single or large:
         starts = np.concatenate([starts, unit_search.hops(own, _HOPS if law is not None else 0, rng)])
-    found = unit_search.search(activation, convex.root, signal, starts, exact=single)
-    if law is not None and not single:
+    if single or large:
+        found = unit_search.sought(activation, convex.root, signal, starts)
+    else:
+        found = unit_search.search(activation, convex.root, signal, starts, exact=False)
+    if law is not None and not single and not large:
         # Climbs are long, and what is missing is close to what is there.
         places = np.concatenate([own, unit_search.apart(recalled(convex, law, angle, known), own, _HOPS // 4)])
         places = unit_search.some(places, convex.root, rng)
@@ -50,7 +57,7 @@ def pulls(
         heads = unit_search.apart(found, own, _FAMILIES)
         near = unit_search.some(own, convex.root, rng)
         there = unit_search.families(activation, convex.root, signal, near, rng, rounds=1, tries=1)
-        others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=_YOUNG)
+        others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=1 if large else _YOUNG)
         found = unit_search.joined(found, there, others)
     return found._replace(values=np.asarray(found.values) / convex.price), starts
 

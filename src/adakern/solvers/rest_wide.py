@@ -16,10 +16,16 @@ from adakern import losses
 from adakern.limits import unit_search
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
+from adakern.solvers import rest_gap, rest_step
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import settle
-from adakern.solvers.rest_task import Meter, Problem, factor, summed
+from adakern.solvers.rest_task import End, Meter, Problem, factor, summed
 
+_TURNS, _BETTER = 8, 0.7  # of many neurons downhill, and what is left of the gap after one that is worth another
+_THOROUGH = 2e6  # numbers of the root that all searches of one turn go through
+_MANY = 200  # outputs of training points and positions from which on many neurons begin, if
+_GLANCE, _STRONG = 32, 10.0  # one of so many starts is pulled this much harder than it takes to live
+_NEW = 40  # neurons that join in a turn, at most
 ANGLES = ((0.3, 50), (0.1, 60), (0.03, 80), (0.01, 120), (3e-3, 200), (1e-3, 300))  # and evaluations at each
 _NEURONS = (100, 3, 1000)  # at least, for a point, and at most
 _NUMBERS, _PAIRS = (
@@ -34,6 +40,45 @@ _NEWCOMER = 0.01  # of the mean mass
 _STILL = 1e-5  # relative gradient at which an angle is done with
 _CLOSE = 0.05  # of the angle: distance within which unit neurons are one
 _LIGHT = 1e-4  # of the mean mass: neurons that are about to die
+
+
+def serves(task: Problem, convex: rest_step.Convex, seed: int) -> bool:
+    """Whether to begin with many neurons, downhill.
+
+    Few points are done sooner without, readouts of several outputs are not quickly solved for unless the loss is squared, and close to the threshold few neurons are there to be found, whose lengths the value hardly feels.
+    """
+    quick = task.limit.loss == "squared" or task.y.shape[1] == 1
+    if not (task.model.kinked and quick and len(convex.root) * task.y.shape[1] > _MANY):
+        return False
+    delta = convex.error(convex.zero)
+    starts = unit_search.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
+    pulls = np.linalg.norm(convex.signals(convex.features(starts), delta), axis=1)
+    return float(np.max(pulls)) > _STRONG * convex.price
+
+
+def begun(
+    task: Problem, convex: rest_step.Convex, seed: int, tolerance: float, meter: Meter
+) -> tuple[Atoms, End | None]:
+    """Many neurons downhill, and with them others that a search finds missing as long as the gap falls quickly; and an end, where that is all that was asked for."""
+    found, before = descended(task, seed, meter), np.inf
+    searches = int(np.clip(_THOROUGH / convex.root.size, 1, rest_gap.VERIFY))
+    for turn in range(_TURNS):
+        if meter.spent:
+            break
+        tight = tightened(task, found, tolerance, meter)
+        end, pulls = rest_gap.measured(
+            task, convex, tight, seed + turn * rest_gap.VERIFY, turn, rest_gap.MOST * tolerance, searches
+        )
+        enough = (rest_gap.ENOUGH if unit_search.few(pulls) else rest_gap.MOST) * tolerance
+        if end.violation <= enough and end.relative <= tolerance:
+            return found, end
+        missing = unit_search.first(unit_search.Found(*(part[pulls.values > 1] for part in pulls)), _NEW).directions
+        if end.violation > _BETTER * before or not len(missing):
+            break
+        before = end.violation
+        found = joined(task, found, missing, meter)
+        meter.reach(found)
+    return found, None
 
 
 def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
