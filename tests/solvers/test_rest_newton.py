@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 import adakern as ak
 from adakern.precision import scope
-from adakern.solvers import atoms, rest_convex, rest_gap, rest_newton, rest_step, rest_task
+from adakern.solvers import atoms, rest_convex, rest_gap, rest_newton, rest_rounds, rest_step, rest_task
 
 
 def convex(points=12, rank=7, outputs=1, price=0.3, seed=0):
@@ -192,5 +192,5 @@ def test_a_newcomer_beside_a_neuron_that_pulls_the_other_way_joins():
     here = law(task, 1)
     u = here.weights[0] / np.linalg.norm(here.weights[0])
     fields = np.maximum(task.root @ u, 0.0)[:, None]
-    assert rest_convex._taken(task, here, u, fields * here.readouts[0], 0.01)
-    assert not rest_convex._taken(task, here, u, -fields * here.readouts[0], 0.01)
+    assert rest_rounds.taken(task, here, u, fields * here.readouts[0], 0.01)
+    assert not rest_rounds.taken(task, here, u, -fields * here.readouts[0], 0.01)

@@ -35,7 +35,7 @@ CASES: dict[str, Case] = {
         cnn_learning.points_settings(),
     ),
     "memory": Case(
-        "The paper's network on 1000 images, each in a process of its own, every option at its default: NTK, aNBK (richness 1, beta 50), and the dynamics to t = 0.01 (accuracy 1e-4). The bar is for a processor; a GPU's libraries take memory of their own.",
+        "The paper's network on 1000 images, each in a process of its own, every option at its default: NTK, aNBK (richness 1, beta 50), and the dynamics to t = 0.01, on a processor 0.001 (accuracy 1e-4). The bar is for a processor; a GPU's libraries take memory of their own.",
         cnn_memory.settings(),
     ),
 }

@@ -24,6 +24,7 @@ from adakern.trajectories import dynamics
 GIB = 1024**3
 MOST = 8.0  # GiB, on a processor
 FIRST = 1  # steps of the aNBK on a processor: as much memory as all of them, which take a GPU
+LAST = (10.0, 1.0)  # time of the dynamics, over that of a point: on a GPU, and on a processor, likewise
 ACCURACY = 1e-4  # of the dynamics
 TASKS = ("NTK", "ANBK", "dynamics")
 HOME = " on a processor"
@@ -43,7 +44,9 @@ def work(task: str, options: Options) -> dict[str, Any]:
         else:
             limit = ANTK(network, richness=1.0, decay=DECAY)
             tests: dict[str, Any] = {"X_test": X_test, "y_test": y_test}
-            said = dynamics(limit, X, y, [10 / len(X)], accuracy=ACCURACY, throw=False, **tests).status
+            last = LAST[jax.default_backend() == "cpu"] / len(X)
+            said = dynamics(limit, X, y, [last], accuracy=ACCURACY, throw=False, **tests).status
+            said = f"to t = {last:g}; {said}"
     peak, device = peak_memory(), device_memory()
     with Stopwatch() as second:
         if task == "NTK":

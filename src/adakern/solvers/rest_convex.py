@@ -15,7 +15,7 @@ from adakern import inputs, losses
 from adakern.limits import flow_gap, unit_search
 from adakern.limits.antk import ANTK
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective, rest_gap, rest_newton, rest_search, rest_step, rest_wide
+from adakern.solvers import corrective, rest_gap, rest_newton, rest_path, rest_rounds, rest_search, rest_step, rest_wide
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
 from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, summed
@@ -31,9 +31,6 @@ _TIGHTEN = (
 )  # angle, relative gradient over the tolerance, evaluations
 _LARGEST = 4000  # numbers of outputs up to which Newton's matrix is formed
 _ROUNDS, _STEPS = 120, 80  # of Newton's method with new neurons, and steps in one
-_NEW = 40  # neurons that join in a round, at most
-_FIRST = 30  # unsearched ones that join in the first, and as long as the gap is
-_FAR = 0.1
 _OPEN, _CLOSED = 0.3, 1e-6  # angle of the corner in the beginning and in the end
 _THRESHOLD = 0.01  # tolerance over the square of the distance to the threshold, for the gap
 _TIGHTER, _FINEST = 1e-2, 1e-10  # by how much that falls, and how far, while neurons are not at rest
@@ -48,7 +45,6 @@ _OTHERS = 16  # of these that join in a round
 _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
-_APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and over the gap
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 
 
@@ -152,9 +148,10 @@ def fits(task: Problem) -> bool:
 
 
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
-    """From nothing, from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
+    """From nothing, from problems with a higher price (`rest_path`), from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = rest_gap.convex_of(task)
-    wide = found is None and rest_wide.serves(task, convex, seed)
+    path = found is None and rest_path.serves(task, convex, seed)
+    wide = found is None and not path and rest_wide.serves(task, convex, seed)
     if wide:
         found, early = rest_wide.begun(task, convex, seed, tolerance, meter)
         if early is not None:
@@ -175,6 +172,9 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     number, single = 0, rest_gap.readouts(task) == 1
     end: End | None = None
     known = np.zeros((0, convex.root.shape[1]))
+    if path:
+        law, angle, known = rest_path.approached(task, convex, seed, meter)
+        meter.reach(_atoms(task, law))
     for number in range(1, _ROUNDS + 1):
         pulls, starts = rest_search.pulls(task, convex, law, known, angle, gap, rng, jax.random.key(seed + number))
         if law is None:
@@ -182,7 +182,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             above = float(np.max(pulls.values)) - 1
             fine = min(tolerance, max(_THRESHOLD * above**2, _FINEST)) if above > 0 else tolerance
         else:
-            gap, misfit = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+            gap, misfit = rest_rounds.gap_of(task, convex, law, angle, float(np.max(pulls.values)))
             # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors.
             care = min(_CARE * gap * misfit / _GAIN, 1.0)
             calm = calm + 1 if gap <= _TRY * fine else 0
@@ -190,7 +190,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         if law is not None and (calm >= (1 if unit_search.few(pulls) else _CALM) or last):
             more = rest_search.hardest(task, convex, law, angle, jax.random.key(seed - number))
             pulls = unit_search.joined(pulls, more)
-            gap, _ = _gap(task, convex, law, angle, float(np.max(pulls.values)))
+            gap, _ = rest_rounds.gap_of(task, convex, law, angle, float(np.max(pulls.values)))
             calm = calm if gap <= _TRY * fine else 0
             if calm or last:
                 quick = number <= _QUICK and unit_search.few(pulls)
@@ -213,9 +213,9 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 calm = 0
         known = rest_search.remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
-        begin = _OPEN if number == 1 and not wide else min(_OPEN, 4 * closed)
+        begin = _OPEN if number == 1 and not (wide or path) else min(_OPEN, 4 * closed)
         for _ in range(_REPEATS if number > 1 else 1):
-            begun = _renewed(convex, law, pulls, starts, gap, angle, care)
+            begun = rest_rounds.renewed(convex, law, pulls, starts, gap, angle, care)
             law = rest_newton.descend(
                 convex,
                 begun,
@@ -261,64 +261,6 @@ def _rank(end: End, tolerance: float) -> tuple[bool, bool, float]:
     """Ends by gap, of those that meet it by whether neurons are at rest."""
     met = _relative(end) <= tolerance
     return not met, met and end.relative > tolerance, end.relative if met else _relative(end)
-
-
-def _renewed(
-    convex: rest_step.Convex,
-    law: rest_step.Law | None,
-    pulls: unit_search.Found,
-    starts: np.ndarray,
-    gap: float,
-    angle: float,
-    care: float,
-) -> rest_step.Law:
-    """Without those that die, and with those that are missing."""
-    apart = min(_APART[0], _APART[1] * gap) * float(np.sqrt(care))
-    delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
-    law = law if law is None else rest_newton.thinned(convex, law, angle, _APART[1] * gap)
-    new: list[np.ndarray] = []
-    for k in np.argsort(-pulls.values):
-        u = np.asarray(pulls.directions[k])
-        if pulls.values[k] <= 1 + 1e-7 or len(new) == _NEW:
-            break
-        if not _taken(convex, law, u, delta, apart) and np.max([v @ u for v in new], initial=-1.0) < 1 - apart:
-            new.append(u)
-    if law is None:
-        # Neurons all over the place, rather than at the few maxima of the targets' pull.
-        new.extend(starts[-_FIRST:])
-        scale = float(np.linalg.norm(convex.error(convex.zero))) / (float(np.linalg.norm(convex.root)) or 1.0)
-        return rest_newton.joined(convex, None, np.stack(new), 0.01 * scale, delta)
-    if gap > _FAR:  # a few maxima do not fit many points
-        new.extend(starts[:_FIRST])
-    if not new:
-        return law
-    share = 1e-3 * float(np.linalg.norm(law.weights, axis=1).sum()) / len(new)
-    return rest_newton.joined(convex, law, np.stack(new), share, delta)
-
-
-def _taken(convex: rest_step.Convex, law: rest_step.Law | None, u: np.ndarray, delta: np.ndarray, apart: float) -> bool:
-    """Whether a neuron at hand is that close to a unit neuron and pulls the same way."""
-    if law is None:
-        return False
-    signal = convex.signals(convex.features(u[None]), delta)[0]
-    close = law.weights @ u > (1 - apart) * np.linalg.norm(law.weights, axis=1)
-    return bool(np.any(close & (law.readouts @ signal > 0)))
-
-
-def _gap(
-    task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, largest: float
-) -> tuple[float, float]:
-    """The duality gap with corners of this angle, as good as the search is, and the loss, both over the value: where outputs are to meet their targets, those of sharp corners say more about the corners than about the neurons."""
-    at = rest_step.place(convex, law, angle)
-    s = at.outputs[task.points.member]
-    loss = losses.get(task.limit.loss)
-    signal = np.asarray(loss.error(jnp.asarray(task.y), jnp.asarray(s)))
-    # A pull that is missed makes the dual too large, and the neurons at hand pull hardest as a rule.
-    own = np.linalg.norm(convex.signals(at.features, summed(task, signal)), axis=1)
-    own /= np.maximum(at.sizes, np.finfo(np.float64).tiny)
-    most, cost = max(largest * convex.price, float(np.max(own))), float(at.sizes.sum())
-    gap = flow_gap.measured(loss, task.y, s, signal, cost, convex.price, most)
-    return gap.relative, 1 - convex.price * cost / gap.primal if gap.primal else 0.0
 
 
 def _atoms(task: Problem, law: rest_step.Law) -> Atoms:
