@@ -163,12 +163,13 @@ def _series(
 def end(options: Options, problem: tuple[int, str, float, float]) -> Iterator[Row]:
     """Where training ends, against `solve`."""
     label, limit, data = name(*problem), antk(*problem), points("synthetic", 6)
-    _, _, many = sizes(options)
     last = (60.0 if options.quick else 200.0) / problem[3]
     kinked = problem[1] == "relu"
-    if not kinked:  # few neurons tell a smooth network's law; what is not remembered is all that is left to be wrong
-        many = {"neurons": 1024 if options.quick else 2048, "replicas": 4, "resolution": 1e-6}
-    accuracy = 3e-4 if not options.quick else 1e-3
+    # Few neurons tell a smooth network's law, and what is not remembered is all that is left to be wrong. Sharper corners than these would ask for more directions late in training than neurons have room for.
+    few, most, accuracy = (1024, 4096, 1e-3) if kinked else (1024, 2048, 1e-3 if options.quick else 3e-4)
+    many: dict[str, Any] = {"neurons": few if options.quick else most, "replicas": 4} | (
+        {} if kinked else {"resolution": 1e-6}
+    )
     theory = follow(limit, *data, [last / 4, last], keep=False, accuracy=accuracy, throw=False, **many)
     rest = flow_networks.rested(limit, *data)
     moved = rms(theory.fitted[-1] - theory.fitted[0])

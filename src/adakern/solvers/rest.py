@@ -222,7 +222,7 @@ def _dies(task: Problem, seed: int) -> bool:
         root = task.shape.root
         count = _SEEDS if task.shape.where.network is None else min(_SEEDS, unit_search.images_starts(root, signal))
         starts = np.asarray(unit_search.default_starts(jnp.asarray(root), jnp.asarray(signal), count, key))
-        found = unit_search.search(limit.network.activation, root, signal, starts)
+        found = unit_search.sought(limit.network.activation, root, signal, starts)
         if np.max(found.values) > price:
             return False
         longer = unit_search.hardest(limit.network.activation, root, signal, starts, key)  # as the threshold is found
