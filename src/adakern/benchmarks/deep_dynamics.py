@@ -23,6 +23,7 @@ WIDTHS = 2048, 8192
 POINTS = {"synthetic": 10, "mnist": 20}
 WORST = 2.0  # rms of z over times, or over entries of kernels
 VISIBLE = 2.0  # times the worst, where responses are left out
+ROUGH = 1e-3  # accuracy of quick runs, and of what is wrong anyway
 _KIND = "adakern-moments"
 
 Data = tuple[np.ndarray, np.ndarray]
@@ -104,10 +105,11 @@ def networks(options: Options, source: str, problem: tuple[int, str, float, floa
     label, limit = f"{source} {name(*problem)}", antk(*problem)
     data = points(source, 5 if options.quick else POINTS[source])
     times = np.geomspace(0.05, 1.0 if options.quick else 4.0, 4 if options.quick else 8) * 10 / len(data[0])
-    accuracy = 1e-3 if options.quick else 3e-4
+    accuracy = ROUGH if options.quick else 3e-4
     known = held(options, source, problem)
-    if known is not None:  # the networks are what they are, and replicas those of the theory
-        copies, many = 8, many | {"replicas": options.replicas or many["replicas"]}
+    if known is not None:  # the networks are what they are; replicas and width are the theory's
+        given = {"replicas": options.replicas, "neurons": options.width}
+        widths, copies, many = WIDTHS, 8, many | {name: value for name, value in given.items() if value is not None}
     theory = follow(limit, *data, times, keep=False, accuracy=accuracy, throw=False, **many)
     if known is None:
         found: list[list[Any]] = [
@@ -123,9 +125,12 @@ def networks(options: Options, source: str, problem: tuple[int, str, float, floa
         "" if theory.converged else f"; {theory.status}"
     )
     if known is not None:
-        note += f", {many['replicas']} populations"
-    wrong = without_responses(limit, *data, times, accuracy=accuracy, **many)
-    for way, good in ((theory, True), (wrong, False)):
+        note += f", {many['replicas']} populations of {many['neurons']} neurons"
+    few: dict[str, Any] = {**many, "accuracy": accuracy}
+    if known is not None:  # what is wrong by far needs no sharp error
+        few = {"neurons": many["neurons"] // 2, "replicas": 2, "accuracy": ROUGH}
+    for good in (True, False):
+        way = theory if good else without_responses(limit, *data, times, **few)
         size = len(way.times)
         z = (way.train_loss - losses[:size]) / np.hypot(doubt[:size], way.train_loss_errors)
         Z = (way.kernels - kernels[:size]) / np.hypot(doubts[:size], way.kernel_errors)
