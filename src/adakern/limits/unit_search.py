@@ -57,8 +57,8 @@ class Found(NamedTuple):
     Attributes:
         directions: $u$, (S, r).
         values: $|F^\top\varphi(Au)|$, (S,).
-        slopes: $\varphi'_\theta$ at every point, (S, P): that of the activation, and at kinks the one that makes $u$ stationary.
-        error: $|A^\top(b\circ\varphi'_\theta)/|\cdot|-u|$, (S,): how far from stationary.
+        slopes: $\varphi'_\theta$ at every point, (S, P): that of the activation, and at kinks the one that makes $u$ stationary; (S, 0) where not all are at rest.
+        error: $|A^\top(b\circ\varphi'_\theta)/|\cdot|-u|$, (S,): how far from stationary; infinite where that is not known.
     """
 
     directions: np.ndarray
@@ -119,16 +119,20 @@ def funnelled(activation: Activation, root: Any, factor: Any, starts: Any, *, se
         return search(activation, root, factor, starts)
     firsts = enumerate((rounded.WIDE, rounded.NARROW))
     ends = unit(np.concatenate([rounded.climb(task, starts[k::2], angle) for k, angle in firsts]))
-    h = ends @ task.rows.T
-    slopes = task.line + task.bend * (h > 0)
-    values = np.linalg.norm((slopes * h) @ task.factor, axis=1)
-    place = _found(
-        task, scale, [(u, v, s, np.asarray(np.inf)) for u, v, s in zip(ends, values, slopes, strict=True)], dtype
-    )
-    heads = np.asarray(first(place, settled).directions, np.float64)
+    size = memory.rows_per_batch(3 * 8 * len(task.rows), memory.DEFAULT_BUDGET, len(ends))
+    values = np.concatenate([_values(task, ends[begin : begin + size]) for begin in range(0, len(ends), size)])
+    rough = Found(ends, scale * values, np.zeros((len(ends), 0)), np.full(len(ends), np.inf))
+    heads = first(rough, settled).directions
     with threadpool_limits(1, user_api="blas"):
         rest = [settle(task, u, np.asarray(task.rows @ u > 0, np.float64)) for u in heads]
-    return joined(_found(task, scale, rest, dtype), place)
+    found = joined(_found(task, scale, rest, dtype), rough)
+    return Found(*(np.asarray(part, dtype) for part in found))
+
+
+def _values(task: Task, directions: np.ndarray) -> np.ndarray:
+    h = directions @ task.rows.T
+    values: np.ndarray = np.linalg.norm((task.line * h + task.bend * np.maximum(h, 0.0)) @ task.factor, axis=1)
+    return values
 
 
 def sought(activation: Activation, root: Any, factor: Any, starts: Any) -> Found:
@@ -212,7 +216,7 @@ def _rough(task: Task, u: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, ..
 
 
 def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Array, *, known: Any = None) -> Found:
-    """`search`, then the best of what was found and their `families`, until two rounds in a row find nothing better (one, where there are few maxima); the best few, the best first.
+    """`sought`, then the best of what was found and their `families`, until two rounds in a row find nothing better (one, where there are few maxima); the best few, the best first.
 
     `known` are unit neurons, (n, r), that count as found. They are next to the best of their families as a rule, and other families are looked for elsewhere.
     """
@@ -249,7 +253,9 @@ def few(found: Found) -> bool:
 
 
 def joined(*parts: Found) -> Found:
-    """All that was found."""
+    """All that was found; without slopes where some have none."""
+    if len({part.slopes.shape[1] for part in parts}) > 1:
+        parts = tuple(part._replace(slopes=part.slopes[:, :0]) for part in parts)
     return Found(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 

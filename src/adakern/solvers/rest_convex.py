@@ -173,8 +173,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     end: End | None = None
     known = np.zeros((0, convex.root.shape[1]))
     if path:
-        law, angle, known = rest_path.approached(task, convex, seed, meter)
-        meter.reach(_atoms(task, law))
+        law, angle, known = rest_path.approached(task, convex, seed, meter, partial(_atoms, task))
     for number in range(1, _ROUNDS + 1):
         pulls, starts = rest_search.pulls(task, convex, law, known, angle, gap, rng, jax.random.key(seed + number))
         if law is None:
@@ -230,7 +229,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             if meter.spent or not np.max(pulls.values, initial=0.0) > 1 + _MISSING * gap:
                 break
         if law is not None:
-            meter.reach(_atoms(task, law))
+            meter.reach(_atoms(task, law, angle))
     assert end is not None
     if _relative(end) <= tolerance or meter.spent:
         return end
@@ -263,14 +262,15 @@ def _rank(end: End, tolerance: float) -> tuple[bool, bool, float]:
     return not met, met and end.relative > tolerance, end.relative if met else _relative(end)
 
 
-def _atoms(task: Problem, law: rest_step.Law) -> Atoms:
-    """A law as atoms, with their corner all but closed."""
+def _atoms(task: Problem, law: rest_step.Law, angle: float = _CLOSED) -> Atoms:
+    """A law as atoms, with corners of this angle, by default all but closed: those are what Newton's method leaves in the end, and what is read back with others begins with open ones."""
     limit, sizes = task.limit, np.linalg.norm(law.weights, axis=1)
     masses = limit.richness * sizes * np.sqrt(limit.decays[1] / limit.decays[0])
     count = len(masses)
     units = law.weights / np.maximum(sizes, np.finfo(np.float64).tiny)[:, None]
-    angle = _CLOSED if task.model.kinked else 0.0
-    return Atoms((units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), angle)
+    return Atoms(
+        (units * np.sqrt(masses * count)[:, None],), (np.full(count, 1 / count),), angle if task.model.kinked else 0.0
+    )
 
 
 def _ended(

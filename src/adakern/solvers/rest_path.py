@@ -1,11 +1,12 @@
 """One hidden layer of a homogeneous activation and many points: problems whose neurons cost more come first, each from where the last one ended.
 
 A high price leaves few neurons, whose Newton steps are cheap, and lets outputs be far from their targets. While it falls, neurons join where they are missing, and outputs never have to find their way from nothing to targets that are nearly met, along which
-Newton's method creeps. What the last problem begins with is a tenth above its least value, or less.
+Newton's method creeps. A price falls when the gap is a tenth of the value, or after a few rounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from adakern.limits import unit_search
 from adakern.solvers import rest_gap, rest_newton, rest_rounds, rest_search
+from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_step import Convex, Law
 from adakern.solvers.rest_task import Meter, Problem
 
@@ -49,8 +51,10 @@ def _strongest(convex: Convex, seed: int) -> float:
     return float(np.max(np.linalg.norm(convex.signals(convex.features(starts), delta), axis=1)))
 
 
-def approached(task: Problem, convex: Convex, seed: int, meter: Meter) -> Approach:
-    """Neurons of the price asked for, in its first round."""
+def approached(
+    task: Problem, convex: Convex, seed: int, meter: Meter, atoms: Callable[[Law, float], Atoms]
+) -> Approach:
+    """Neurons of the price asked for, as far as a few rounds bring them. `atoms` makes of them, and of the angle of their corners, what a checkpoint keeps."""
     law: Law | None = None
     angle, number, rng = _CORNER, 0, np.random.default_rng([seed, 4])
     known = np.zeros((0, convex.root.shape[1]))
@@ -78,6 +82,7 @@ def approached(task: Problem, convex: Convex, seed: int, meter: Meter) -> Approa
                 dear, begun, angles=(begin, closed), goal=_GAIN * gap, steps=min(_STEPS, meter.left), report=report
             ).law
             angle, known = closed, rest_search.remembered(known, pulls)
+            meter.reach(atoms(law, angle))
         if price <= convex.price or meter.spent:
             break
         price = max(price / _FALL, convex.price)
