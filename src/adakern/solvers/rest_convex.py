@@ -170,6 +170,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         return not meter.spent
 
     number, single = 0, rest_gap.readouts(task) == 1
+    large = unit_search.large(convex.root, convex.pool.factor(convex.zero))
     end: End | None = None
     known = np.zeros((0, convex.root.shape[1]))
     if path:
@@ -213,7 +214,9 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         known = rest_search.remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
         begin = _OPEN if number == 1 and not (wide or path) else min(_OPEN, 4 * closed)
-        for _ in range(_REPEATS if number > 1 else 1):
+        for _ in range(
+            _REPEATS if number > 1 and not large else 1
+        ):  # of many points a search takes less than a descent
             begun = rest_rounds.renewed(convex, law, pulls, starts, gap, angle, care)
             law = rest_newton.descend(
                 convex,
