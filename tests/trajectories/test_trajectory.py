@@ -62,11 +62,11 @@ def test_same_seed_same_answer(found, follow):
 
 
 def test_blocks_of_neurons_change_nothing(follow):
-    """Sums in another order may be rounded to other steps: both runs are ten times as accurate as what is asked of them."""
-    blocked, found = (follow(memory=memory, accuracy=1e-6) for memory in (6 * 2 * 32 * 4 * 8 / 4, None))
+    """Sums in another order may be rounded to other steps: both runs are more accurate than what is asked of them."""
+    blocked, found = (follow(memory=memory, accuracy=1e-7) for memory in (6 * 2 * 32 * 4 * 8 / 4, None))
     assert blocked.stats["blocks"] == 4 and found.stats["blocks"] == 1
     for name in ("train_loss", "test_loss", "fitted", "predictions", "kernels"):
-        np.testing.assert_allclose(getattr(blocked, name), getattr(found, name), atol=1e-5)
+        np.testing.assert_allclose(getattr(blocked, name), getattr(found, name), atol=2e-6)
     # A neuron that is just crossing a kink has a slope of its own.
     np.testing.assert_allclose(blocked.gradient_kernels, found.gradient_kernels, atol=0.05)
 
