@@ -24,18 +24,18 @@ PAPER = (
 class Settings:
     """Sizes. `keep` points are enough to show kernels by."""
 
-    points: int = 300
+    points: int = 100
     depth: int = 5
     scan: tuple[float, ...] = (0.05, 0.15, 0.5, 1.0)
     beta: float = 50.0
     decay: float = 1.0
-    particles: int = 8192
+    particles: int = 4096
     tolerance: float = 0.05
     solves: int = 2
-    width: int = 2048
+    width: int = 1024
     networks: int = 3
-    burn_in: float = 15.0
-    time: float = 30.0
+    burn_in: float = 10.0
+    time: float = 20.0
     keep: int = 100
 
 

@@ -32,13 +32,13 @@ class Settings:
     tests: int = 500
     richness: tuple[float, ...] = (0.3, 1.0, 3.0)
     decay: float = 0.01
-    times: tuple[float, ...] = tuple(np.geomspace(0.1, 300.0, 18).round(6).tolist())
-    neurons: int = 1024
-    replicas: int = 8
-    width: int = 1024
-    networks: int = 6
-    accuracy: float = 1e-4
-    steps: float = 1e-5
+    times: tuple[float, ...] = tuple(np.geomspace(0.1, 100.0, 16).round(6).tolist())
+    neurons: int = 256
+    replicas: int = 4
+    width: int = 256
+    networks: int = 4
+    accuracy: float = 3e-4
+    steps: float = 1e-4
 
 
 FULL = Settings()

@@ -43,11 +43,11 @@ class Settings:
     beta: float = 50.0
     decay: float = 1.0
     rest: float = 10.0
-    neurons: int = 16384
-    particles: int = 16384
-    width: int = 4096
-    seeds: int = 8
-    time: float = 400.0
+    neurons: int = 4096
+    particles: int = 8192
+    width: int = 2048
+    seeds: int = 6
+    time: float = 200.0
     bins: int = 60
 
 

@@ -33,9 +33,9 @@ class Settings:
     richness: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     decay: float = 1.0
     times: tuple[float, ...] = (0.0, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0)
-    neurons: int = 4096
-    width: int = 8192
-    seeds: int = 8
+    neurons: int = 2048
+    width: int = 2048
+    seeds: int = 6
     edges: tuple[float, ...] = tuple(np.linspace(-6.0, 6.0, 61).round(6).tolist())
 
 

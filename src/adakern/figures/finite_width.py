@@ -31,15 +31,15 @@ class Settings:
 
     points: int = 100
     tests: int = 600
-    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
     richness: float = 0.3
     beta: float = 50.0
     decay: float = 1.0
-    seeds: int = 6
-    time: float = 100.0
-    burn_in: float = 30.0
-    flow: float = 400.0
-    particles: int = 16384
+    seeds: int = 4
+    time: float = 60.0
+    burn_in: float = 20.0
+    flow: float = 200.0
+    particles: int = 8192
     tolerance: float = 0.03
     solves: int = 3
     curve: tuple[int, ...] = tuple(int(width) for width in np.geomspace(16, 16384, 41).round())

@@ -38,13 +38,13 @@ class Settings:
     )
     beta: float = 50.0
     decay: float = 1.0
-    particles: int = 16384
+    particles: int = 8192
     tolerance: float = 0.05
     solves: int = 2
-    width: int = 16384
-    networks: int = 4
-    burn_in: float = 20.0
-    time: float = 60.0
+    width: int = 8192
+    networks: int = 3
+    burn_in: float = 10.0
+    time: float = 20.0
     flow: float = 400.0
 
 

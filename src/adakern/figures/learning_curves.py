@@ -49,19 +49,19 @@ CURVES = (
 class Settings:
     """Sizes, and how long to sample and to train. What a finite width changes in lazy networks is of the order of P/N: they are wider. Each has networks of a quarter of its width beside it."""
 
-    points: tuple[int, ...] = (20, 50, 100, 200, 300, 500)
+    points: tuple[int, ...] = (20, 50, 100, 200, 300)
     tests: int = 600
     richness: float = 0.3
     beta: float = 50.0
     decay: float = 1.0
-    width: int = 16384
-    lazy: int = 65536
-    seeds: int = 6
-    time: float = 60.0
-    burn_in: float = 20.0
-    flow: float = 400.0
-    fit: float = 2000.0
-    particles: int = 32768
+    width: int = 4096
+    lazy: int = 8192
+    seeds: int = 4
+    time: float = 25.0
+    burn_in: float = 8.0
+    flow: float = 200.0
+    fit: float = 500.0
+    particles: int = 8192
     tolerance: float = 0.05
     solves: int = 3
 

@@ -43,8 +43,8 @@ class Settings:
     example: float = 4.0
     widths: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     layers: tuple[int, ...] = (2, 4, 6, 8)
-    time: float = 60.0
-    replicas: int = 4
+    time: float = 40.0
+    replicas: int = 2
 
 
 FULL = Settings()

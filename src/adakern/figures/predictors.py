@@ -41,14 +41,15 @@ class Settings:
     decay: float = 1.0
     beta: float = 50.0
     way: float = 10.0  # time without decay
-    neurons: int = 8192
+    neurons: int = 2048
     flow: float = 400.0  # with it, in units of 1/decay
-    particles: int = 65536
+    particles: int = 16384
     tolerance: float = 0.05
-    solves: int = 4
-    free: int = 16384  # neurons of networks without decay, whose flow is followed and not only its end
-    width: int = 65536  # at 16384, Langevin outputs were 0.046 rms off the theory (benchmarks/adaptive.md)
-    networks: int = 3
+    solves: int = 6
+    free: int = 8192  # neurons of networks without decay, whose flow is followed and not only its end
+    width: int = 16384
+    networks: int = 2  # of those that are trained
+    sampled: int = 4  # of those under Langevin dynamics
     burn_in: float = 20.0
     time: float = 40.0
 
@@ -66,6 +67,7 @@ QUICK = Settings(
     free=4096,
     width=4096,
     networks=2,
+    sampled=2,
     burn_in=8.0,
     time=12.0,
 )
@@ -90,8 +92,9 @@ def parts(settings: Settings) -> Iterator[Part]:
         yield Part(f"{FREE} {seed}", trained, {**shared, **way})
         flow = {"richness": decayed, "decay": decay, "time": settings.flow / decay}
         yield Part(f"{DECAYED} {seed}", trained, {**shared, **flow})
-        times = {"burn_in": settings.burn_in, "time": settings.burn_in + settings.time}
-        yield Part(f"{NOISY} {seed}", sampled, {**shared, **bayes, **times})
+    times = {"burn_in": settings.burn_in, "time": settings.burn_in + settings.time}
+    for seed in range(settings.sampled):
+        yield Part(f"{NOISY} {seed}", sampled, {**bayes, **times, "width": width, "seed": seed})
 
 
 def lazy(data: Data, decay: float, beta: float) -> Arrays:
@@ -265,7 +268,7 @@ def _panels(settings: Settings, numbers: Numbers) -> list[_Panel]:
         ),
         _Panel(
             rf"Langevin, $\beta={settings.beta:g}$, $\lambda={settings.decay:g}$, {noisy}",
-            _gathered(numbers, NOISY, settings.networks),
+            _gathered(numbers, NOISY, settings.sampled),
             {"lazy": ("NNGP kernel of the start", start[NOISY]), "adaptive": ("aNBK", solved)},
             doubt,
         ),
