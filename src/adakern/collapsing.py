@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import checks, inputs, linear, losses
-from adakern.limits import ANTK, sites, unit_search
+from adakern.limits import ANTK, sites, unit_search, unit_starts
 from adakern.networks import MLP, Network
 from adakern.precision import scope
 
@@ -64,7 +64,7 @@ def collapse_threshold(
         errors = np.asarray(losses.get(name).error(jnp.asarray(columns), jnp.zeros(columns.shape)))
         factor = sites.of(network, points.shape).pool.factor(errors)
         first, second = jax.random.split(jax.random.key(seed))
-        begin = unit_search.default_starts(root, factor, count, first)
+        begin = unit_starts.default_starts(root, factor, count, first)
         strongest = float(unit_search.hardest(network.activation, root, factor, begin, second).values[0])
     return size / strongest if strongest > 0 else float("inf")
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import brentq
 
 from adakern import activations, losses
-from adakern.limits import flow_gap, unit_search
+from adakern.limits import flow_gap, unit_starts
 from adakern.precision import scope
 
 RELU = activations.get("relu")
@@ -27,7 +27,7 @@ def problem(loss, seed=0):
 
 
 def judge(loss, root, y, outputs, cost, price=PRICE, activation=RELU):
-    starts = unit_search.default_starts(root, y, 16, jax.random.key(0))
+    starts = unit_starts.default_starts(root, y, 16, jax.random.key(0))
     name = losses.get(loss)
     return flow_gap.gap(
         name, activation, root, y, outputs, cost=cost, price=price, starts=starts, key=jax.random.key(1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adakern import activations, memory
-from adakern.limits import rounded, settling, unit_search
+from adakern.limits import rounded, settling, unit_search, unit_starts
 from adakern.limits.sites import Pool
 from adakern.precision import scope
 
@@ -28,7 +28,7 @@ def funnelled(root, factor, starts, activation=RELU, **options):
 
 
 def starts(root, factor, count=64):
-    return unit_search.default_starts(root, factor, count, jax.random.key(0))
+    return unit_starts.default_starts(root, factor, count, jax.random.key(0))
 
 
 def pulls(root, factor, directions):

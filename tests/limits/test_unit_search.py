@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import lsq_linear
 
 from adakern import activations
-from adakern.limits import settling, unit_search
+from adakern.limits import settling, unit_search, unit_starts
 from adakern.precision import scope
 
 RELU, LINEAR = activations.get("relu"), activations.get("linear")
@@ -16,7 +16,7 @@ RELU, LINEAR = activations.get("relu"), activations.get("linear")
 
 def climb(root, factor, count=48, activation=RELU, starts=None, precision="float64"):
     with scope(precision):
-        first = unit_search.default_starts(root, factor, count, jax.random.key(0)) if starts is None else starts
+        first = unit_starts.default_starts(root, factor, count, jax.random.key(0)) if starts is None else starts
         return unit_search.search(activation, root, factor, first)
 
 
@@ -218,7 +218,7 @@ def test_families_find_better_ones():
     rng = np.random.default_rng(0)
     root, factor = rng.normal(size=(300, 50)) / np.sqrt(50), rng.normal(size=(300, 1))
     with scope("float64"):
-        starts = unit_search.default_starts(root, factor, 32, jax.random.key(1))
+        starts = unit_starts.default_starts(root, factor, 32, jax.random.key(1))
         first = unit_search.search(RELU, root, factor, starts)
         found = unit_search.hardest(RELU, root, factor, starts, jax.random.key(2))
     assert len(np.unique(np.round(first.values, 6))) > 25
@@ -232,11 +232,11 @@ def test_families_of_places():
     rng = np.random.default_rng(3)
     root, factor = rng.normal(size=(80, 80)) / np.sqrt(80), rng.normal(size=(80, 1))
     with scope("float64"):
-        places = unit_search.default_starts(root, factor, 4, jax.random.key(1))
+        places = unit_starts.default_starts(root, factor, 4, jax.random.key(1))
         settled = unit_search.families(RELU, root, factor, places, np.random.default_rng(0), rounds=0)
         found = unit_search.families(RELU, root, factor, places, np.random.default_rng(0), rounds=4)
         again = unit_search.families(RELU, root, factor, places, np.random.default_rng(0), rounds=4)
-        others = climb(root, factor, starts=unit_search.default_starts(root, factor, 4 * 68, jax.random.key(2)))
+        others = climb(root, factor, starts=unit_starts.default_starts(root, factor, 4 * 68, jax.random.key(2)))
     assert len(settled.values) == 4 and len(found.values) == 4 * (1 + 4 * 4)
     np.testing.assert_array_equal(found.values[:4], settled.values)
     np.testing.assert_array_equal(found.values, again.values)
@@ -249,7 +249,7 @@ def test_known_neurons_count_and_other_families_are_elsewhere():
     rng = np.random.default_rng(5)
     root, factor = rng.normal(size=(40, 40)), rng.normal(size=(40, 1))
     with scope("float64"):
-        starts = unit_search.default_starts(root, factor, 24, jax.random.key(0))
+        starts = unit_starts.default_starts(root, factor, 24, jax.random.key(0))
         best = unit_search.hardest(RELU, root, factor, starts, jax.random.key(1)).directions[:1]
         found = unit_search.hardest(RELU, root, factor, starts[:2], jax.random.key(2), known=best)
         heads = unit_search.apart(climb(root, factor), best, 5)
@@ -262,7 +262,7 @@ def test_starts_are_unit_vectors_and_follow_the_key(rng):
     root, factor = rng.normal(size=(9, 4)), rng.normal(size=(9, 2))
     root[:4] = 0
     with scope("float64"):
-        first, again, other = (unit_search.default_starts(root, factor, 31, jax.random.key(k)) for k in (0, 0, 1))
+        first, again, other = (unit_starts.default_starts(root, factor, 31, jax.random.key(k)) for k in (0, 0, 1))
     assert first.shape == (31, 4) and np.array_equal(first, again) and not np.array_equal(first, other)
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import adakern as ak
-from adakern.limits import unit_search
+from adakern.limits import unit_search, unit_starts
 from adakern.precision import scope
 from adakern.solvers import rest_gap, rest_task, rest_wide
 from adakern.solvers.atoms import Atoms
@@ -37,7 +37,7 @@ def test_its_value_is_close_to_the_dual_one(network, loss):
     with scope("float64"):
         sharp = replace(found, angle=0.0)
         signal = rest_task.factor(task, rest_task.summed(task, rest_task.errors(task, sharp)))
-        starts = unit_search.default_starts(task.shape.root, signal, 64, jax.random.key(1))
+        starts = unit_starts.default_starts(task.shape.root, signal, 64, jax.random.key(1))
         pulls = unit_search.search(task.limit.network.activation, task.shape.root, signal, starts, exact=False)
         price = np.sqrt(np.prod(task.limit.decays)) / task.limit.richness
         gap = rest_gap.certificate(task, sharp, float(pulls.values.max()) / price)

@@ -29,7 +29,9 @@ FITTED = 1e-5  # of the mean of ℓ at the training points
 LONGEST = 64.0  # time for it
 PUBLISHED = {("CNN", "mean"): 0.461, ("MLP", "sum"): 0.568}
 PUBLISHED_TRAIN = 0.188  # of the CNN
-GAPS = {1000: 0.05}  # of the value, at rest: pulls of very many unit neurons are close to the strongest, and the last percents of the gap take hours
+GAPS = {
+    1000: 0.05
+}  # of the value, at rest: pulls of very many unit neurons are close to the strongest, and the last percents of the gap take hours
 GAP = 0.01  # with fewer points
 AGES, WIDTH = 40.0, 2048  # of a network that is trained to its rest: time in 1/decay, and neurons
 POINTS = (50, 100, 200, 500, 1000)

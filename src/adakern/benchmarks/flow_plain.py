@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from adakern import inputs, losses
-from adakern.limits import ANTK, flow_gap, unit_search
+from adakern.limits import ANTK, flow_gap, unit_search, unit_starts
 from adakern.precision import scope
 
 NEURONS = 1024
@@ -180,7 +180,7 @@ def _gap(
     delta, price = (y - s)[:, None], limit.decays[0] / limit.richness
     cost = float(lengths.mean()) / limit.richness
     count = MANY if thorough else SEEDS
-    first = unit_search.default_starts(jnp.asarray(root), jnp.asarray(delta), count, key)
+    first = unit_starts.default_starts(jnp.asarray(root), jnp.asarray(delta), count, key)
     starts = np.concatenate([np.asarray(first), own])
     if thorough:
         numbers: dict[str, Any] = {"cost": cost, "price": price, "starts": starts, "key": key}

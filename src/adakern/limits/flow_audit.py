@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import inputs, losses, precision
-from adakern.limits import flow_gap, resting, sites, unit_search
+from adakern.limits import flow_gap, resting, sites, unit_starts
 from adakern.limits.base import Answer, relative
 from adakern.networks import CNN
 
@@ -123,8 +123,8 @@ def _certificate(
         s = ((own[:, None] * rows).T @ readouts / limit.richness)[points.member]
         key = jax.random.key(_KEY)
         signal = pool.factor(points.add(np.asarray(loss.error(jnp.asarray(y), jnp.asarray(s)))))
-        many = unit_search.images_starts(root, signal) if isinstance(limit.network, CNN) else _SEEDS
-        starts = np.asarray(unit_search.default_starts(root, signal, many, key))
+        many = unit_starts.images_starts(root, signal) if isinstance(limit.network, CNN) else _SEEDS
+        starts = np.asarray(unit_starts.default_starts(root, signal, many, key))
         known = weights[lengths > 0] / lengths[lengths > 0][:, None]
         numbers: dict[str, Any] = {"cost": norm, "price": price, "starts": starts, "key": key, "errors": delta}
         every = root.reshape(len(points.first), -1)[points.member].reshape(-1, root.shape[1])

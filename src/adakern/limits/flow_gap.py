@@ -102,7 +102,7 @@ def gap(
         loss, y, outputs, cost, price: see `measured`.
         activation: homogeneous of degree one.
         root: $A$, (P, r), $AA^\top=\Phi^0$, one row for each row of `y`; of a CNN one for each of its positions.
-        starts: (S, r), such as `unit_search.default_starts`.
+        starts: (S, r), such as `unit_starts.default_starts`.
         key: for what is random in it.
         errors: another $\Delta$, (P, C), which is a dual point as well; the better one counts.
         pool: what a CNN's readout does with positions.

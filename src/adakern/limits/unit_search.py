@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from adakern import memory
 from adakern.activations import Activation
-from adakern.limits import rounded
+from adakern.limits import rounded, unit_starts
 from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, turned, unit
 
 _CLIMBS = 30  # steps of a start before it is settled to rounding
@@ -36,11 +36,8 @@ _LONGER = (2.0, 4.0, 8.0, 16.0, 32.0)  # times a step, tried where there are sev
 _BATCH, _REST = 64, 16  # starts at once: enough for a matrix product to be a fast one; and where few are left
 _ROUNDS = 6  # of `hardest`, at most
 _PARENTS = 16  # families that it follows
-_HOPS, _LENGTHS = 128, (0.5, 0.8)  # from neurons at hand: how many, and how far
+_HOPS = 128  # starts around neurons at hand
 _FAMILY = 0.98  # cosine of neurons of one family
-_MANY = (96, 2048)  # starts over windows of images, at least and at most, and
-_WORK = 2e8  # the numbers that all of them together go through in a product
-_PLACES = (32, 2e7)  # neurons at hand whose families are searched: at least, and times the numbers of the root
 _TOGETHER = 1e-7  # one minus the cosine between climbs that end at one maximum
 _LARGE = 3e5  # numbers of a root from which on corners are rounded in every climb; a tenth of it with several outputs
 _SETTLED = 32  # of the ends of rounded climbs, which are brought to rest
@@ -223,28 +220,15 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
     own = np.zeros((0, root.shape[1])) if known is None else unit(np.asarray(known, np.float64))
     many = _HOPS if len(own) and np.shape(factor)[1] == 1 else 0  # several outputs: climbs are long
-    begin = np.concatenate([np.asarray(starts, np.float64), hops(own, many, rng)])
+    begin = np.concatenate([np.asarray(starts, np.float64), unit_starts.hops(own, many, rng)])
     found, ends = sought(activation, root, factor, begin), bends(activation)
     if ends[0] == ends[1] and len(found.values):
         return _sorted(found)
     heads = apart(found, own, _PARENTS)
-    there = families(activation, root, factor, some(own, root, rng), rng, rounds=1, tries=1)
+    there = families(activation, root, factor, unit_starts.some(own, root, rng), rng, rounds=1, tries=1)
     others = families(activation, root, factor, heads, rng, rounds=_ROUNDS, idle=1 if few(found) else 2)
     settled = Found(*(part[np.isfinite(found.error)] for part in found))
     return first(joined(settled, there, others), _PARENTS)
-
-
-def hops(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Starts around unit vectors, (count, r), half of them farther away: where there are many maxima, the best ones lie near each other."""
-    lengths = np.resize(_LENGTHS, (count, 1)) / np.sqrt(places.shape[1])
-    chosen = places[rng.integers(len(places), size=count)] if count else places[:0]
-    return chosen + lengths * rng.standard_normal((count, places.shape[1]))
-
-
-def some(places: np.ndarray, root: Any, rng: np.random.Generator) -> np.ndarray:
-    """As many of them as can be settled in a reasonable time, at random: over many windows of images one takes a third of a second."""
-    most = max(_PLACES[0], int(_PLACES[1] / max(np.size(root), 1)))
-    return places if len(places) <= most else places[rng.choice(len(places), most, replace=False)]
 
 
 def few(found: Found) -> bool:
@@ -294,34 +278,6 @@ def _distinct(found: Found) -> np.ndarray:
             kept[count] = u
             count += 1
     return kept[:count]
-
-
-def images_starts(root: Any, factor: Any) -> int:
-    """How many starts a search over windows of images begins from: patches are many and of few dimensions, and so are maxima; but for many images each start takes long."""
-    work = root.shape[0] * (root.shape[1] + factor.shape[1])
-    return int(np.clip(_WORK / work, *_MANY))
-
-
-def default_starts(root: Any, factor: Any, count: int, key: Array) -> np.ndarray:
-    r"""`count` unit vectors, (count, r): a third random, a third rows $\pm A_\mu$, a third $A^\top(Fm\circ1[Az>0])$ of random $m$ and $z$ (first among these without the mask, for the largest columns of $F$)."""
-    A, F = np.asarray(root, np.float64), np.asarray(factor, np.float64)
-    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
-    points, rank = A.shape
-    thirds = [count - 2 * (count // 3), count // 3, count // 3]
-    random = rng.standard_normal((thirds[0], rank))
-    rows = A[rng.integers(points, size=thirds[1])] * rng.choice([-1.0, 1.0], size=(thirds[1], 1))
-    mixed = rng.standard_normal((thirds[2], F.shape[1])) @ F.T
-    mask = rng.standard_normal((thirds[2], rank)) @ A.T > 0
-    largest = np.argsort(-np.linalg.norm(F, axis=0))[: len(mixed) // 4]
-    for place, column in enumerate(largest):
-        for sign in (0, 1):
-            mixed[2 * place + sign] = F[:, column] * (-1) ** sign
-            mask[2 * place + sign] = mixed[2 * place + sign] > 0
-    aimed = (mixed * mask) @ A
-    starts = np.concatenate([random, rows, aimed])
-    lost = ~(np.linalg.norm(starts, axis=1) > 0)
-    starts[lost] = rng.standard_normal((int(lost.sum()), rank))
-    return unit(starts)
 
 
 def clarke(

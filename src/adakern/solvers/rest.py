@@ -22,7 +22,7 @@ import numpy as np
 
 from adakern import losses, memory
 from adakern.checkpoints import Checkpoint
-from adakern.limits import resting, sites, unit_search
+from adakern.limits import resting, sites, unit_search, unit_starts
 from adakern.limits.antk import ANTK
 from adakern.limits.base import Answer
 from adakern.precision import scope
@@ -220,8 +220,8 @@ def _dies(task: Problem, seed: int) -> bool:
         signal = factor(task, summed(task, delta))
         key = jax.random.key(seed)
         root = task.shape.root
-        count = _SEEDS if task.shape.where.network is None else min(_SEEDS, unit_search.images_starts(root, signal))
-        starts = np.asarray(unit_search.default_starts(jnp.asarray(root), jnp.asarray(signal), count, key))
+        count = _SEEDS if task.shape.where.network is None else min(_SEEDS, unit_starts.images_starts(root, signal))
+        starts = np.asarray(unit_starts.default_starts(jnp.asarray(root), jnp.asarray(signal), count, key))
         found = unit_search.sought(limit.network.activation, root, signal, starts)
         if np.max(found.values) > price:
             return False

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adakern.limits import resting, unit_search
+from adakern.limits import resting, unit_search, unit_starts
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
 from adakern.solvers.atoms import Atoms
@@ -42,7 +42,7 @@ def _search(task: Problem, found: Atoms, seed: int) -> tuple[list[unit_search.Fo
         unit = found.incoming[layer] / np.maximum(np.linalg.norm(found.incoming[layer], axis=1), 1e-300)[:, None]
         with scope("float64"):
             key = jax.random.key(seed * 1000 + layer)
-            starts = unit_search.default_starts(jnp.asarray(root), jnp.asarray(factor), _SEEDS, key)
+            starts = unit_starts.default_starts(jnp.asarray(root), jnp.asarray(factor), _SEEDS, key)
             every = np.concatenate([np.asarray(starts), unit])
             result = unit_search.search(limit.network.activation, root, factor, every, exact=False)
         price = np.sqrt(limit.decays[layer] * limit.decays[layer + 1]) / limit.richness

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from adakern import inputs, losses
-from adakern.limits import flow_gap, unit_search
+from adakern.limits import flow_gap, unit_search, unit_starts
 from adakern.limits.antk import ANTK
 from adakern.solvers import atoms as atomic
 from adakern.solvers import corrective, rest_gap, rest_newton, rest_path, rest_rounds, rest_search, rest_step, rest_wide
@@ -84,7 +84,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             result = unit_search.joined(rough, unit_search.first(young, _OTHERS))
         if far:
             key = jax.random.key(seed + meter.used)
-            others = unit_search.default_starts(root, signal, rest_search.many_starts(task, signal), key)
+            others = unit_starts.default_starts(root, signal, rest_search.many_starts(task, signal), key)
             more = unit_search.hardest(limit.network.activation, root, signal, others, key, known=starts)
             result = unit_search.joined(result, more)
         return result._replace(values=np.asarray(result.values) / price)

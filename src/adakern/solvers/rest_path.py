@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from adakern.limits import unit_search
+from adakern.limits import unit_search, unit_starts
 from adakern.solvers import rest_gap, rest_newton, rest_rounds, rest_search
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_step import Convex, Law
@@ -47,7 +47,7 @@ def serves(task: Problem, convex: Convex, seed: int) -> bool:
 def _strongest(convex: Convex, seed: int) -> float:
     """The pull of the targets on the best of a few starts."""
     delta = convex.error(convex.zero)
-    starts = unit_search.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
+    starts = unit_starts.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
     return float(np.max(np.linalg.norm(convex.signals(convex.features(starts), delta), axis=1)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from adakern.limits import unit_search
+from adakern.limits import unit_search, unit_starts
 from adakern.solvers import rest_step
 from adakern.solvers.rest_task import Problem
 
@@ -39,9 +39,9 @@ def pulls(
         many = _FRESH[0] if law is None else many_starts(task, signal)
     else:
         many = _FRESH[1] if single else _FRESH[2]
-    starts = unit_search.default_starts(convex.root, signal, many, key)
+    starts = unit_starts.default_starts(convex.root, signal, many, key)
     if single or large:
-        starts = np.concatenate([starts, unit_search.hops(own, _HOPS if law is not None else 0, rng)])
+        starts = np.concatenate([starts, unit_starts.hops(own, _HOPS if law is not None else 0, rng)])
     if single or large:
         found = unit_search.sought(activation, convex.root, signal, starts)
     else:
@@ -49,13 +49,13 @@ def pulls(
     if law is not None and not single and not large:
         # Climbs are long, and what is missing is close to what is there.
         places = np.concatenate([own, unit_search.apart(recalled(convex, law, angle, known), own, _HOPS // 4)])
-        places = unit_search.some(places, convex.root, rng)
+        places = unit_starts.some(places, convex.root, rng)
         found = unit_search.joined(
             found, unit_search.families(activation, convex.root, signal, places, rng, rounds=2, tries=2)
         )
     elif law is not None and gap < _CLOSER and not unit_search.few(found):
         heads = unit_search.apart(found, own, _FAMILIES)
-        near = unit_search.some(own, convex.root, rng)
+        near = unit_starts.some(own, convex.root, rng)
         there = unit_search.families(activation, convex.root, signal, near, rng, rounds=1, tries=1)
         others = unit_search.families(activation, convex.root, signal, heads, rng, rounds=1 if large else _YOUNG)
         found = unit_search.joined(found, there, others)
@@ -91,11 +91,11 @@ def strongest(
 ) -> unit_search.Found:
     """The same of given unit neurons and errors."""
     signal = convex.pool.factor(delta)
-    starts = unit_search.default_starts(convex.root, signal, many_starts(task, signal), key)
+    starts = unit_starts.default_starts(convex.root, signal, many_starts(task, signal), key)
     found = unit_search.hardest(task.limit.network.activation, convex.root, signal, starts, key, known=units)
     return found._replace(values=np.asarray(found.values) / convex.price)
 
 
 def many_starts(task: Problem, signal: np.ndarray) -> int:
     """Random starts of a long search."""
-    return _SEEDS if task.shape.where.network is None else unit_search.images_starts(task.shape.root, signal)
+    return _SEEDS if task.shape.where.network is None else unit_starts.images_starts(task.shape.root, signal)

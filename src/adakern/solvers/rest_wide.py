@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adakern import losses
-from adakern.limits import unit_search
+from adakern.limits import unit_search, unit_starts
 from adakern.precision import scope
 from adakern.solvers import atoms as atomic
 from adakern.solvers import rest_gap, rest_step
@@ -51,7 +51,7 @@ def serves(task: Problem, convex: rest_step.Convex, seed: int) -> bool:
     if not (task.model.kinked and quick and len(convex.root) * task.y.shape[1] > _MANY):
         return False
     delta = convex.error(convex.zero)
-    starts = unit_search.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
+    starts = unit_starts.default_starts(convex.root, convex.pool.factor(delta), _GLANCE, jax.random.key(seed))
     pulls = np.linalg.norm(convex.signals(convex.features(starts), delta), axis=1)
     return float(np.max(pulls)) > _STRONG * convex.price
 
@@ -90,7 +90,7 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
     with scope("float64"):
         delta = np.asarray(losses.get(limit.loss).error(jnp.asarray(task.y), jnp.zeros(task.y.shape)))
         # Half as a search begins, half with white noise on all points: large where the inputs are.
-        aimed = unit_search.default_starts(root, factor(task, summed(task, delta)), count // 2, jax.random.key(seed))
+        aimed = unit_starts.default_starts(root, factor(task, summed(task, delta)), count // 2, jax.random.key(seed))
         noise = np.random.default_rng([seed, 3]).standard_normal((count - len(aimed), len(root))) @ root
         starts = np.concatenate([unit_search.unit(noise), aimed])
         found = _scaled(task, Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0]))
