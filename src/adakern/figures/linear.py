@@ -162,6 +162,7 @@ def _layers(axes: Axes, settings: Settings, numbers: Numbers) -> None:
         mark = style.MARKS[index]
         style.points(axes, layers, held["overlaps"], held["overlaps_error"], colour, mark=mark)
     axes.set(yscale="log", xlabel=r"layer $\ell$", ylabel=r"label overlap $c_\ell=y^\top\Phi^\ell y$")
+    axes.set_ylim(top=12 * axes.get_ylim()[1])  # room for the legend
     axes.set_title(f"Every layer, L = {settings.depth}")
     style.legend(axes, f"line: theory\npoints: networks, N = {settings.width}, ± 2 s.e.")
 
@@ -184,6 +185,7 @@ def _last(axes: Axes, settings: Settings, numbers: Numbers, name: str, curves: S
         if np.isfinite(theory[f"{name}_{regime}"]).any():
             style.line(axes, [], [], style.BLACK, f"{regime}: {_FORMS[regime]}", linestyle=look, linewidth=1.1)
     axes.set(xscale="log", yscale="log")
+    axes.set_ylim(top=30 * axes.get_ylim()[1])  # room for the legend
     style.legend(axes, loc="upper left")
 
 

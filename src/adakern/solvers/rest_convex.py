@@ -217,7 +217,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
         for _ in range(
             _REPEATS if number > 1 and not large else 1
         ):  # of many points a search takes less than a descent
-            begun = rest_rounds.renewed(convex, law, pulls, starts, gap, angle, care)
+            begun = rest_rounds.renewed(task, convex, law, pulls, starts, gap, angle, care)
             law = rest_newton.descend(
                 convex,
                 begun,
@@ -228,7 +228,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             ).law
             angle = closed
             # What was found before is found again at once: others of it are missing now.
-            pulls, starts = rest_search.recalled(convex, law, angle, known), known[:0]
+            pulls, starts = rest_search.recalled(task, convex, law, angle, known), known[:0]
             if meter.spent or not np.max(pulls.values, initial=0.0) > 1 + _MISSING * gap:
                 break
         if law is not None:

@@ -97,12 +97,12 @@ def _search(
     return 0.0, law
 
 
-def thinned(task: Convex, law: Law, closeness: float, margin: float) -> Law:
+def thinned(task: Convex, law: Law, closeness: float, margin: float, errors: np.ndarray | None = None) -> Law:
     """Neurons closer than that become one, and light ones whose pull is by the margin too weak to live go. Not at rest any more: the outputs feel both."""
     sizes = np.linalg.norm(law.weights, axis=1)
     units = law.weights / np.maximum(sizes, np.finfo(np.float64).tiny)[:, None]
     at = place(task, Law(units, law.readouts))
-    delta = task.error(place(task, law).outputs)
+    delta = task.error(place(task, law).outputs) if errors is None else errors
     dying = (np.linalg.norm(task.signals(at.features, delta), axis=1) < (1 - margin) * task.price) & (
         sizes < _LIGHT * sizes.mean()
     )

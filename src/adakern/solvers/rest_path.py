@@ -70,7 +70,7 @@ def approached(
                 if gap < _CLOSE or meter.spent:
                     break
             closed = angle if law is None else min(angle, _ANGLE * gap)
-            begun = rest_rounds.renewed(dear, law, pulls, starts, min(gap, _CLOSE), angle, 1.0, _NEW)
+            begun = rest_rounds.renewed(task, dear, law, pulls, starts, min(gap, _CLOSE), angle, 1.0, _NEW)
             begin = _OPEN if law is None else min(_OPEN, 4 * closed)
 
             def report(decrement: float, price: float = price, gap: float = gap) -> bool:

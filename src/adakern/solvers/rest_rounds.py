@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
 from adakern import losses
 from adakern.limits import flow_gap, unit_search
-from adakern.solvers import rest_newton, rest_step
-from adakern.solvers.rest_task import Problem, summed
+from adakern.solvers import rest_newton, rest_read, rest_step
+from adakern.solvers.rest_task import Problem
 
 _NEW = 40  # neurons that join in a round, at most
 _FIRST = 30  # unsearched ones that join in the first, and as long as the gap is
@@ -17,6 +16,7 @@ _APART = (0.05, 0.3)  # one minus the cosine between newcomers: at most, and ove
 
 
 def renewed(
+    task: Problem,
     convex: rest_step.Convex,
     law: rest_step.Law | None,
     pulls: unit_search.Found,
@@ -28,8 +28,10 @@ def renewed(
 ) -> rest_step.Law:
     """Without those that die, and with those that are missing, at most so many."""
     apart = min(_APART[0], _APART[1] * gap) * float(np.sqrt(care))
-    delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
-    law = law if law is None else rest_newton.thinned(convex, law, angle, _APART[1] * gap)
+    delta = convex.error(convex.zero)
+    if law is not None:
+        delta = rest_read.errors(task, convex, law, angle).summed
+        law = rest_newton.thinned(convex, law, angle, _APART[1] * gap, delta)
     new: list[np.ndarray] = []
     for k in np.argsort(-pulls.values):
         u = np.asarray(pulls.directions[k])
@@ -66,9 +68,9 @@ def gap_of(
     at = rest_step.place(convex, law, angle)
     s = at.outputs[task.points.member]
     loss = losses.get(task.limit.loss)
-    signal = np.asarray(loss.error(jnp.asarray(task.y), jnp.asarray(s)))
+    signal, delta = rest_read.errors(task, convex, law, angle)
     # A pull that is missed makes the dual too large, and the neurons at hand pull hardest as a rule.
-    own = np.linalg.norm(convex.signals(at.features, summed(task, signal)), axis=1)
+    own = np.linalg.norm(convex.signals(at.features, delta), axis=1)
     own /= np.maximum(at.sizes, np.finfo(np.float64).tiny)
     most, cost = max(largest * convex.price, float(np.max(own))), float(at.sizes.sum())
     gap = flow_gap.measured(loss, task.y, s, signal, cost, convex.price, most)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from adakern.limits import unit_search, unit_starts
-from adakern.solvers import rest_step
+from adakern.solvers import rest_read, rest_step
 from adakern.solvers.rest_task import Problem
 
 _SEEDS = 256  # random starts of a search
@@ -28,7 +28,7 @@ def pulls(
     key: jax.Array,
 ) -> tuple[unit_search.Found, np.ndarray]:
     """Local maxima of the pull, from random starts, from hops around the neurons at hand and in the families of both; and the starts."""
-    delta = convex.error(convex.zero if law is None else rest_step.place(convex, law, angle).outputs)
+    delta = convex.error(convex.zero) if law is None else rest_read.errors(task, convex, law, angle).summed
     signal, activation = convex.pool.factor(delta), task.limit.network.activation
     single = signal.shape[1] == 1
     own = np.zeros((0, convex.root.shape[1]))
@@ -48,7 +48,7 @@ def pulls(
         found = unit_search.search(activation, convex.root, signal, starts, exact=False)
     if law is not None and not single and not large:
         # Climbs are long, and what is missing is close to what is there.
-        places = np.concatenate([own, unit_search.apart(recalled(convex, law, angle, known), own, _HOPS // 4)])
+        places = np.concatenate([own, unit_search.apart(recalled(task, convex, law, angle, known), own, _HOPS // 4)])
         places = unit_starts.some(places, convex.root, rng)
         found = unit_search.joined(
             found, unit_search.families(activation, convex.root, signal, places, rng, rounds=2, tries=2)
@@ -71,9 +71,11 @@ def remembered(known: np.ndarray, pulls: unit_search.Found) -> np.ndarray:
     return np.concatenate([near, old])[:_MEMORY]
 
 
-def recalled(convex: rest_step.Convex, law: rest_step.Law, angle: float, known: np.ndarray) -> unit_search.Found:
+def recalled(
+    task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: float, known: np.ndarray
+) -> unit_search.Found:
     """Known directions and their pulls now."""
-    delta = convex.error(rest_step.place(convex, law, angle).outputs)
+    delta = rest_read.errors(task, convex, law, angle).summed
     values = np.linalg.norm(convex.signals(convex.features(known), delta), axis=1) / convex.price
     return unit_search.Found(known, values, np.zeros((len(known), 0)), np.zeros(len(known)))
 
@@ -83,7 +85,7 @@ def hardest(
 ) -> unit_search.Found:
     """The strongest pulls that a longer search finds."""
     units = law.weights / np.linalg.norm(law.weights, axis=1, keepdims=True)
-    return strongest(task, convex, units, convex.error(rest_step.place(convex, law, angle).outputs), key)
+    return strongest(task, convex, units, rest_read.errors(task, convex, law, angle).summed, key)
 
 
 def strongest(
