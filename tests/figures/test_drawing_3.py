@@ -55,7 +55,7 @@ def aligned():
 
 
 def predicted():
-    settings = predictors.Settings(points=POINTS, test=5, solves=2, networks=2)
+    settings = predictors.Settings(points=POINTS, test=5, solves=2, networks=2, sampled=2)
     f = np.linspace(-1, 1, 5)
     numbers = {
         "kernels of the start": dict.fromkeys(("no decay", "decay", "Langevin"), 0.5 * f),

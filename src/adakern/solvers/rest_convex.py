@@ -44,7 +44,7 @@ _RIDGED = 10.0  # times the gap, with several outputs: along ridges a step gains
 _OTHERS = 16  # of these that join in a round
 _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
-_TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done
+_TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done, unless points are many, when that takes minutes
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
 
 
@@ -171,6 +171,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
 
     number, single = 0, rest_gap.readouts(task) == 1
     large = unit_search.large(convex.root, convex.pool.factor(convex.zero))
+    worth = rest_gap.MOST if large else _TRY
     end: End | None = None
     known = np.zeros((0, convex.root.shape[1]))
     if path:
@@ -185,13 +186,13 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             gap, misfit = rest_rounds.gap_of(task, convex, law, angle, float(np.max(pulls.values)))
             # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors.
             care = min(_CARE * gap * misfit / _GAIN, 1.0)
-            calm = calm + 1 if gap <= _TRY * fine else 0
+            calm = calm + 1 if gap <= worth * fine else 0
         last = meter.spent or number == _ROUNDS
         if law is not None and (calm >= (1 if unit_search.few(pulls) else _CALM) or last):
             more = rest_search.hardest(task, convex, law, angle, jax.random.key(seed - number))
             pulls = unit_search.joined(pulls, more)
             gap, _ = rest_rounds.gap_of(task, convex, law, angle, float(np.max(pulls.values)))
-            calm = calm if gap <= _TRY * fine else 0
+            calm = calm if gap <= worth * fine else 0
             if calm or last:
                 quick = number <= _QUICK and unit_search.few(pulls)
                 enough = max((rest_gap.ENOUGH if quick else rest_gap.MOST) * fine, min(fine, _CLOSED))
