@@ -24,6 +24,7 @@ from adakern.cli import (
     info,
     predict,
     report,
+    sweep,
 )
 from adakern.cli.failures import FAILED, INTERRUPTED, one_line
 from adakern.cli.output import print_json
@@ -42,6 +43,7 @@ for module, name in (
     (demo, "demo"),
     (fit, "fit"),
     (predict, "predict"),
+    (sweep, "sweep"),
     (info, "info"),
     (figure, "figure"),
     (report, "report"),

@@ -40,10 +40,16 @@ def columns(path: Path, target: list[str] | None) -> dict[str, list[str]]:
 
 def new(path: Path, target: list[str] | None, solution: Solution) -> tuple[np.ndarray, np.ndarray | None]:
     """Inputs in the order of the solution's columns, and targets if there are any; words are no targets to compare with."""
+    return matching(path, target, int(solution.X[0].size), solution.stats.get("columns"))
+
+
+def matching(
+    path: Path, target: list[str] | None, features: int, named: dict[str, list[str]] | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The same of so many features, whose columns and targets had these names if any."""
     from adakern.datasets import load_table
 
-    chosen, features = _chosen(target), solution.X[0].size
-    named = solution.stats.get("columns")
+    chosen = _chosen(target)
     if named and path.suffix.lower() == ".csv":
         known = [name for name in named["targets"] if _has(path, [name])]
         fallback = _chosen(known) if len(known) == len(named["targets"]) else None

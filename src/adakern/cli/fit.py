@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adakern.cli import data
+from adakern.cli import data, options
 from adakern.cli.describe import describe, labelled
 from adakern.cli.failures import warn
 from adakern.cli.output import check_target, print_json, print_pairs, show_progress
@@ -30,11 +30,6 @@ class LimitName(StrEnum):
     vga = "vga"
 
 
-class Precision(StrEnum):
-    float64 = "float64"
-    float32 = "float32"
-
-
 _MEANINGFUL = {
     LimitName.anbk: ("richness", "beta", "loss"),
     LimitName.antk: ("richness", "loss"),
@@ -48,51 +43,32 @@ _MEANINGFUL = {
 def run(
     file: Annotated[Path, typer.Argument(metavar="DATA", help="A .csv file with a header row, or a .npz file.")],
     out: Annotated[Path, typer.Option(help="The solution file to write.")],
-    target: Annotated[
-        list[str] | None, typer.Option(help="Target column (repeat for several); by default 'y' or 'target'.")
-    ] = None,
+    target: options.Target = None,
     limit: Annotated[LimitName, typer.Option(case_sensitive=False, help="The limit to solve.")] = LimitName.anbk,
-    depth: Annotated[int, typer.Option(help="Hidden layers.")] = 1,
-    activation: Annotated[str, typer.Option(help="linear, relu, erf, tanh, gelu or sine.")] = "relu",
+    depth: options.Depth = 1,
+    activation: options.Activation = "relu",
     richness: Annotated[float | None, typer.Option(help="anbk, antk, vga: 0 is lazy; default 1.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Inverse temperature, not for ntk and antk; default 50.")] = None,
-    decay: Annotated[
-        str, typer.Option(help="Prior precision, or weight decay: a number, or depth + 1 of them, as 1,1,2.")
-    ] = "1",
+    beta: options.Beta = None,
+    decay: options.Decay = "1",
     ridge: Annotated[float | None, typer.Option(help="ntk: added to the kernel's diagonal; default 0.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="anbk, antk, vga: squared, logistic (targets -1/+1) or softmax; default squared.")
-    ] = None,
+    loss: options.Loss = None,
     solver: Annotated[
         str | None,
         typer.Option(
             help="anbk: particles, dual, linear, or minmax, as published; by default what is exact, else particles."
         ),
     ] = None,
-    particles: Annotated[
-        int | None,
-        typer.Option(
-            help="Neurons per layer. anbk: default 2048, or 8 per point if that is more; antk: to start from, in two halves, default 2048."
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="anbk: relative error of kernels and outputs, default 0.02; antk: duality gap, or relative violation of stationarity, default 1e-4; vga: the latter, 1e-8."
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Most gradient evaluations, anbk: default 20000, antk: 40000; vga: most Newton steps."),
-    ] = None,
+    particles: options.Particles = None,
+    tolerance: options.Tolerance = None,
+    steps: options.Steps = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="anbk, antk: a file to write on the way, and to go on from if it exists.")
     ] = None,
-    precision: Annotated[Precision, typer.Option(help="Floating-point precision.")] = Precision.float64,
-    seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,
+    precision: options.FloatingPoint = options.Precision.float64,
+    seed: options.Seed = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Save an answer that did not converge, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+    as_json: options.Json = False,
+    no_progress: options.NoProgress = False,
 ) -> None:
     """Solve a limit on a data file and save the solution."""
     from adakern.solving import solve
