@@ -61,6 +61,22 @@ def test_where_training_ends(problem, adakern_json):
     assert alive["train_loss"] == pytest.approx(ak.mean_squared_error(problem.y, known.fitted)) and known.fitted.any()
 
 
+def test_every_value_has_a_file_of_its_own(problem, adakern_json):
+    """Close values, and zero with a sign."""
+    facts = adakern_json(f"{LINE} --richness 0.1,0.1000001 --richness -0")
+    assert [row["file"] for row in facts["solutions"]] == [f"s/{x}.safetensors" for x in ("0", "0.1", "0.1000001")]
+    assert [ak.load(row["file"]).limit.richness for row in facts["solutions"]] == [0.0, 0.1, 0.1000001]
+
+
+def test_targets_as_a_column_and_targets_of_zero(problem, adakern_json):
+    np.savez("column.npz", X=problem.X, y=problem.y[:, None])
+    np.savez("zero.npz", X=problem.X, y=np.zeros(8))
+    facts = adakern_json("sweep column.npz --activation linear --richness 1 --test test.csv --out s")
+    assert facts["solutions"][0]["test_loss"] > 0
+    facts = adakern_json("sweep zero.npz --activation linear --richness 1 --out z")
+    assert facts["solutions"][0]["alignment"] is None
+
+
 @pytest.mark.parametrize(
     "line, words",
     [
@@ -69,7 +85,10 @@ def test_where_training_ends(problem, adakern_json):
         ("train.csv --richness -1 --out s", "richness"),
         ("train.csv --out train.csv", "--out must name a folder, but train.csv is a file"),
         ("train.csv --limit antk --beta 3 --out s", "--beta has no meaning for antk"),
+        ("train.csv --out train.csv/s", "--out must name a folder, but train.csv is a file"),
         ("missing.csv --out s", "missing.csv"),
+        ("train.csv --test two.npz --out s", "two.npz must have 1 targets a point, but it has 2"),
+        ("train.csv --activation linear --richness 1 --particles 64 --out other", "is not of this sweep"),
         ("train.csv --activation linear --test bare.npz --richness 1 --out s", "bare.npz has no targets"),
         ("train.csv --activation linear --richness 1 --seed 1 --out other", "is not of this sweep"),
         ("train.csv --particles 8 --steps 1 --richness 1 --out s", "richness 1 did not converge"),
@@ -77,6 +96,7 @@ def test_where_training_ends(problem, adakern_json):
 )
 def test_what_is_wrong_is_one_line(problem, adakern, line, words):
     np.savez("bare.npz", X=problem.X_new)
+    np.savez("two.npz", X=problem.X_new, y=np.stack([problem.y_new] * 2, axis=1))
     if "other" in line:
         assert adakern("sweep train.csv --activation linear --richness 1 --out other").exit_code == 0
     result = adakern(f"sweep {line} --json")

@@ -47,3 +47,16 @@ def test_cheap_neurons_that_are_too_long_leave_the_same_errors_and_a_small_gap(k
     scale = np.linalg.norm(rest)
     assert np.linalg.norm(ours - rest) < 0.03 * scale < np.linalg.norm(theirs - rest)
     assert gap < 0.1
+
+
+def test_neurons_that_cost_next_to_nothing_leave_the_errors_of_their_outputs():
+    """Rounding has made the matrix indefinite: one dimension, many points."""
+    x = RNG.normal(size=(30, 1))
+    limit = ak.ANTK(ak.MLP(1), richness=1.0, decay=1e-16)
+    with scope("float64"):
+        task = rest_task.problem(limit, x, np.sign(RNG.normal(size=(30, 1))), "float64", 1)
+        convex = rest_gap.convex_of(task)
+        law = rest_step.Law(1e3 * np.sign(RNG.normal(size=(4, 1))), np.ones((4, 1)))
+        found = rest_read.errors(task, convex, law, 0.0)
+        known = convex.error(rest_step.place(convex, law).outputs)
+    assert np.isfinite(found.summed).all() and found.summed == pytest.approx(known)

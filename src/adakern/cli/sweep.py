@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from adakern.limits import Limit
     from adakern.solution import Solution
 
+_DEFAULT = "0,0.25,0.5,1,2"
 EXAMPLE = "adakern sweep train.csv --richness 0,0.5,1,2 --out sweep"
 
 
@@ -35,7 +37,10 @@ def run(
         Path,
         typer.Option(help="The folder of solutions, one file for each richness; what it has of this sweep is kept."),
     ],
-    richness: Annotated[str, typer.Option(help="Values with commas between them; 0 is lazy.")] = "0,0.25,0.5,1,2",
+    richness: Annotated[
+        list[str] | None,
+        typer.Option(help="Values with commas between them; 0 is lazy; default 0,0.25,0.5,1,2."),
+    ] = None,
     target: options.Target = None,
     limit: Annotated[Adaptive, typer.Option(case_sensitive=False, help="The limit to solve.")] = Adaptive.anbk,
     depth: options.Depth = 1,
@@ -56,24 +61,29 @@ def run(
     """Solve an adaptive limit on a data file for several values of the richness, from lazy to rich, and save each solution."""
     numbers = {"beta": beta, "loss": loss}
     name = fit.LimitName(limit.value)
-    problems = [fit.build(name, depth, activation, decay, {**numbers, "richness": value}) for value in values(richness)]
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"--out must name a folder, but {out} is a file")
+    problems = [
+        fit.build(name, depth, activation, decay, {**numbers, "richness": value})
+        for value in values(",".join(richness or [_DEFAULT]))
+    ]
+    _check_folder(out)
     X, y = data.training(file, target)
-    settings = {"seed": seed, "precision": precision.value}
-    how = {"particles": particles, "tolerance": tolerance, "steps": steps, "progress": show_progress(no_progress)}
-    paths = [out / f"{problem.config()['richness']:g}.safetensors" for problem in problems]
-    held = [_held(*pair, X, y, settings) for pair in zip(problems, paths, strict=True)]  # refused before work starts
+    asked = {"particles": particles, "tolerance": tolerance, "steps": steps}
+    sought = _Sought(X, y, {"seed": seed, "precision": precision.value}, asked)
+    paths = [out / f"{_word(problem)}.safetensors" for problem in problems]
     names = data.columns(file, target)
-    new = None if test is None else _new(test, target, int(X[0].size), names)
+    new = None if test is None else _new(test, target, X, y, names)
+    for problem, path in zip(problems, paths, strict=True):
+        _held(problem, path, sought)  # what is of something else is refused before work starts
     rows: list[dict[str, Any]] = []
     before: Solution | None = None
-    for problem, path, found in zip(problems, paths, held, strict=True):
-        solution = found if found is not None else _solved(problem, X, y, before, {**settings, **how}, keep)
-        if found is None:
+    for problem, path in zip(problems, paths, strict=True):
+        found = _held(problem, path, sought)
+        solution = found
+        if solution is None:
+            solution = _solved(problem, sought, before, keep, show_progress(no_progress))
+            extra = {"asked": asked, **({"columns": names} if names else {})}
+            solution = replace(solution, stats={**solution.stats, **extra})
             out.mkdir(parents=True, exist_ok=True)
-            if names:
-                solution = replace(solution, stats={**solution.stats, "columns": names})
             solution.save(path)
         before = solution if problem.kind == "ANBK" else None
         rows.append(_row(solution, path, found is not None, new))
@@ -86,7 +96,7 @@ def run(
 def values(text: str) -> list[float]:
     """`0,0.5,1` in rising order, each once."""
     try:
-        found = [float(part) for part in text.split(",")]
+        found = [float(part) + 0.0 for part in text.split(",")]  # zero has no sign
     except ValueError:
         raise ValueError(f"richness must be numbers with commas between them, but it is {text!r}") from None
     if len(set(found)) < len(found):
@@ -94,7 +104,32 @@ def values(text: str) -> list[float]:
     return sorted(found)
 
 
-def _held(problem: Limit, path: Path, X: np.ndarray, y: np.ndarray, settings: dict[str, Any]) -> Solution | None:
+def _word(problem: Limit) -> str:
+    """Its richness with every digit that tells it from others."""
+    return repr(float(problem.config()["richness"])).removesuffix(".0")
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder that is none or cannot be made, before any work starts."""
+    for place in (out, *out.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise NotADirectoryError(f"--out must name a folder, but {place} is a file")
+            if not os.access(place, os.W_OK):
+                raise PermissionError(f"--out must name a folder that may be written, but {place} may not")
+            return
+
+
+class _Sought(NamedTuple):
+    """Data, what a solution says of itself, and what the solver was asked for."""
+
+    X: np.ndarray
+    y: np.ndarray
+    settings: dict[str, Any]
+    asked: dict[str, Any]
+
+
+def _held(problem: Limit, path: Path, sought: _Sought) -> Solution | None:
     """What an earlier run saved; something else under that name is not overwritten."""
     import numpy as np
 
@@ -103,45 +138,48 @@ def _held(problem: Limit, path: Path, X: np.ndarray, y: np.ndarray, settings: di
 
     if not path.exists():
         return None
+    if not path.is_file():
+        raise IsADirectoryError(f"a solution is to be saved as {path}, but that is a folder")
     found = load(path)
-    same = (
+    if not (
         isinstance(found, Solution)
         and found.limit == problem
-        and np.array_equal(found.X, X)
-        and np.array_equal(found.y, y)
-        and all(found.stats.get(name) == value for name, value in settings.items())
-    )
-    if not same:
-        raise FileExistsError(f"{path} is not of this sweep (its data, numbers or seed differ); name another folder")
-    assert isinstance(found, Solution)
+        and np.array_equal(found.X, sought.X)
+        and np.array_equal(found.y, sought.y)
+        and all(found.stats.get(name) == value for name, value in sought.settings.items())
+        and found.stats.get("asked", sought.asked) == sought.asked
+    ):
+        raise FileExistsError(
+            f"{path} is not of this sweep (its data, numbers, seed, particles, tolerance or steps differ); name another folder"
+        )
     return found if found.converged else None
 
 
-def _solved(
-    problem: Limit, X: np.ndarray, y: np.ndarray, before: Solution | None, how: dict[str, Any], keep: bool
-) -> Solution:
+def _solved(problem: Limit, sought: _Sought, before: Solution | None, keep: bool, progress: bool) -> Solution:
     """From the neurons of the richness before, where there are any."""
     from adakern.solving import solve
 
     closed = problem.kind == "ANBK" and problem.config()["richness"] == 0
-    given = {name: value for name, value in how.items() if not (closed and name in ("particles", "tolerance", "steps"))}
     start = None if before is None or before.limit.config()["richness"] == 0 else before
-    solution = solve(problem, X, y, throw=False, init=start, **given)
+    how: dict[str, Any] = {**sought.settings, **({} if closed else sought.asked), "progress": progress}
+    solution = solve(problem, sought.X, sought.y, throw=False, init=start, **how)
     if not solution.converged:
-        message = f"richness {problem.config()['richness']:g} did not converge: {solution.status}"
+        message = f"richness {_word(problem)} did not converge: {solution.status}"
         if not keep:
-            raise ConvergenceError(f"{message}; what is done is in the folder (--keep saves this one as it is)")
+            raise ConvergenceError(f"{message}; richer ones were not tried (--keep saves it as it is and goes on)")
         warn(message)
     return solution
 
 
 def _new(
-    path: Path, target: list[str] | None, features: int, names: dict[str, list[str]]
+    path: Path, target: list[str] | None, X: np.ndarray, y: np.ndarray, names: dict[str, list[str]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    X, y = data.matching(path, target, features, names)
-    if y is None:
-        raise ValueError(f"{path} has no targets, and without them there are no test losses")
-    return X, y
+    new, known = data.matching(path, target, int(X[0].size), names)
+    if known is None:
+        raise ValueError(f"{path} has no targets that are numbers, and without them there are no test losses")
+    if known.size * len(X) != y.size * len(new):
+        raise ValueError(f"{path} must have {y.size // len(X)} targets a point, but it has {known.size // len(new)}")
+    return new, known.reshape(len(new), *y.shape[1:])
 
 
 def _row(solution: Solution, path: Path, kept: bool, new: tuple[np.ndarray, np.ndarray] | None) -> dict[str, Any]:
@@ -152,7 +190,9 @@ def _row(solution: Solution, path: Path, kept: bool, new: tuple[np.ndarray, np.n
         "richness": solution.limit.config()["richness"],
         "train_loss": mean_squared_error(solution.y, solution.fitted),
         "test_loss": None if new is None else mean_squared_error(new[1], solution.predict(new[0])),
-        "alignment": float(alignment(solution.kernels[-1], y @ y.T)) if solution.kernels[-1].any() else None,
+        "alignment": float(alignment(solution.kernels[-1], y @ y.T))
+        if y.any() and solution.kernels[-1].any()
+        else None,
         "residual": solution.residual,
         "certificate": solution.certificate,
         "converged": solution.converged,
@@ -180,4 +220,5 @@ def _print(rows: list[dict[str, Any]], out: Path) -> None:
         table.add_row(f"{row['richness']:g}", *(f"{loss:.4g}" for loss in losses), aligned, seconds, status)
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"{len(rows)} solutions in {out}; a page of them: adakern report {out}", markup=False)
+    count = "one solution" if len(rows) == 1 else f"{len(rows)} solutions"
+    console.print(f"{count} in {out}; a page of them: adakern report {out}", markup=False)

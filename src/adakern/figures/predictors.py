@@ -317,5 +317,6 @@ def _verdict(axes: Axes, panels: Sequence[_Panel], settings: Settings) -> None:
     axes.set_xticks(range(3), ["no decay", "decay", "Langevin"])
     axes.set(yscale="log", xlim=(-0.5, 2.5), ylim=(1e-5, 30), xlabel="training", ylabel="what is missed, $1-R^2$")
     widths = f"N = {settings.width}" + (f" (no decay: {settings.free})" if settings.free != settings.width else "")
-    axes.set_title(f"P = {settings.points}, {settings.test} new images, {settings.networks} networks, {widths}")
+    counts = f"{settings.networks} trained, {settings.sampled} sampled networks"
+    axes.set_title(f"P = {settings.points}, {settings.test} new images;\n{counts}, {widths}")
     style.legend(axes, loc="upper center", ncols=2)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from adakern import losses
 from adakern.solvers import rest_step
@@ -33,13 +33,21 @@ def errors(task: Problem, convex: rest_step.Convex, law: rest_step.Law, angle: f
     """Of a law with corners of this angle; where the loss is not squared, of its outputs as they are."""
     at = rest_step.place(convex, law, angle)
     if task.limit.loss != "squared":
-        signal = losses.get(task.limit.loss).error(jnp.asarray(task.y), jnp.asarray(at.outputs[task.points.member]))
-        return Errors(np.asarray(signal, np.float64), convex.error(at.outputs))
+        return _plain(task, convex, at.outputs)
     member = task.points.member
     counts = np.bincount(member).astype(np.float64)
     roots = np.sqrt(np.maximum(at.sizes, np.finfo(np.float64).tiny))
     rows = convex.pool.rows(at.features / roots[:, None])
     kernel = rows.T @ rows / convex.price
-    matrix = kernel + np.diag(1 / counts)
-    summed = cho_solve(cho_factor(matrix, lower=True), task.points.add(task.y) / counts[:, None])
-    return Errors(task.y - (kernel @ summed)[member], summed)
+    mean = task.points.add(task.y) / counts[:, None]
+    try:
+        summed = cho_solve(cho_factor(kernel + np.diag(1 / counts), lower=True), mean)
+    except LinAlgError:  # neurons so cheap that rounding is all there is of the errors
+        return _plain(task, convex, at.outputs)
+    # The same as y less the outputs, without the digits that these have in common.
+    return Errors(task.y + (summed / counts[:, None] - mean)[member], summed)
+
+
+def _plain(task: Problem, convex: rest_step.Convex, outputs: np.ndarray) -> Errors:
+    signal = losses.get(task.limit.loss).error(jnp.asarray(task.y), jnp.asarray(outputs[task.points.member]))
+    return Errors(np.asarray(signal, np.float64), convex.error(outputs))
