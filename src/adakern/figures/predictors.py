@@ -49,7 +49,7 @@ class Settings:
     free: int = 8192  # neurons of networks without decay, whose flow is followed and not only its end
     width: int = 16384
     networks: int = 2  # of those that are trained
-    sampled: int = 4  # of those under Langevin dynamics
+    sampled: int = 3  # of those under Langevin dynamics
     burn_in: float = 20.0
     time: float = 40.0
 
@@ -317,6 +317,6 @@ def _verdict(axes: Axes, panels: Sequence[_Panel], settings: Settings) -> None:
     axes.set_xticks(range(3), ["no decay", "decay", "Langevin"])
     axes.set(yscale="log", xlim=(-0.5, 2.5), ylim=(1e-5, 30), xlabel="training", ylabel="what is missed, $1-R^2$")
     widths = f"N = {settings.width}" + (f" (no decay: {settings.free})" if settings.free != settings.width else "")
-    counts = f"{settings.networks} trained, {settings.sampled} sampled networks"
-    axes.set_title(f"P = {settings.points}, {settings.test} new images;\n{counts}, {widths}")
+    counts = f"{settings.networks} trained and {settings.sampled} sampled networks"
+    axes.set_title(f"P = {settings.points}, {settings.test} new images; {counts},\n{widths}", fontsize=9)
     style.legend(axes, loc="upper center", ncols=2)
