@@ -32,7 +32,7 @@ class Settings:
     """Sizes. A case is a theory, a source of images, how many, an activation and richnesses."""
 
     cases: tuple[Case, ...] = (
-        ("ANBK", "cifar10", 100, "relu", (0.1, 0.3, 1.0)),
+        ("ANBK", "cifar10", 100, "relu", (0.1, 0.3, 0.5)),
         ("ANTK", "cifar10", 100, "relu", (0.1, 0.3, 1.0)),
         ("ANBK", "mnist", 50, "tanh", (0.1, 0.5, 2.0)),
     )
