@@ -69,7 +69,7 @@ def run(
     X, y = data.training(file, target)
     asked = {"particles": particles, "tolerance": tolerance, "steps": steps}
     sought = _Sought(X, y, {"seed": seed, "precision": precision.value}, asked)
-    paths = [out / f"{_word(problem)}.safetensors" for problem in problems]
+    paths = [out / f"{_word(problem.config()['richness'])}.safetensors" for problem in problems]
     names = data.columns(file, target)
     new = None if test is None else _new(test, target, X, y, names)
     for problem, path in zip(problems, paths, strict=True):
@@ -104,9 +104,9 @@ def values(text: str) -> list[float]:
     return sorted(found)
 
 
-def _word(problem: Limit) -> str:
-    """Its richness with every digit that tells it from others."""
-    return repr(float(problem.config()["richness"])).removesuffix(".0")
+def _word(richness: float) -> str:
+    """With every digit that tells it from others."""
+    return repr(float(richness)).removesuffix(".0")
 
 
 def _check_folder(out: Path) -> None:
@@ -164,7 +164,7 @@ def _solved(problem: Limit, sought: _Sought, before: Solution | None, keep: bool
     how: dict[str, Any] = {**sought.settings, **({} if closed else sought.asked), "progress": progress}
     solution = solve(problem, sought.X, sought.y, throw=False, init=start, **how)
     if not solution.converged:
-        message = f"richness {_word(problem)} did not converge: {solution.status}"
+        message = f"richness {_word(problem.config()['richness'])} did not converge: {solution.status}"
         if not keep:
             raise ConvergenceError(f"{message}; richer ones were not tried (--keep saves it as it is and goes on)")
         warn(message)
@@ -217,7 +217,7 @@ def _print(rows: list[dict[str, Any]], out: Path) -> None:
         aligned = "–" if row["alignment"] is None else f"{row['alignment']:.3f}"
         seconds = "kept" if row["kept"] else f"{row['seconds']:.1f}"
         status = row["status"] if row["converged"] else f"NOT converged: {row['status']}"
-        table.add_row(f"{row['richness']:g}", *(f"{loss:.4g}" for loss in losses), aligned, seconds, status)
+        table.add_row(_word(row["richness"]), *(f"{loss:.4g}" for loss in losses), aligned, seconds, status)
     console = Console(highlight=False)
     console.print(table)
     count = "one solution" if len(rows) == 1 else f"{len(rows)} solutions"
