@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import adakern as ak
 from adakern.benchmarks import cnn, cnn_bayes, cnn_flow, cnn_lazy, cnn_learning, cnn_memory, cnn_picture
@@ -47,6 +48,20 @@ def test_the_mean_over_patterns_is_the_sum_with_more_decay():
         a = a + step * (richness * h @ delta - cnn_learning.DECAY * a)
         w = moved
     np.testing.assert_allclose(a @ (w @ rows.T) / 8 / richness, scaled.fitted[-1], atol=2e-3)
+
+
+def test_scores_of_few_groups_are_judged_by_students_law():
+    """Means of eight Gaussian numbers over their own standard errors: beyond 3 they are seven times as many as Gaussian scores, and as many once converted."""
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((100_000, 8))
+    errors = draws.std(axis=1, ddof=1) / np.sqrt(8)
+    z = draws.mean(axis=1) / errors
+    converted = cnn_bayes.as_gaussian(z, errors, np.zeros_like(errors), 8)
+    expected = 100_000 * 2 * norm.sf(3.0)
+    assert np.sum(np.abs(z) > 3) > 4 * expected
+    assert abs(np.sum(np.abs(converted) > 3) - expected) < 4 * np.sqrt(expected)
+    known = cnn_bayes.as_gaussian([-6.0, 3.0], [1e-9, 1e-9], [1.0, 1.0], 8)  # errors that are known leave z as it is
+    np.testing.assert_allclose(known, [-6.0, 3.0], rtol=1e-3)
 
 
 @pytest.fixture

@@ -108,7 +108,8 @@ def by_sum(options: Options, network: Any, richness: float, data: Data) -> End:
 def at_rest(options: Options, network: Any, richness: float, data: Data) -> End:
     """Where the flow with the sum ends."""
     X, y, X_test, y_test = data
-    theory = rested(ANTK(network, richness=richness, decay=DECAY), X, y, tolerance=GAPS.get(len(X), GAP))
+    limit, name = ANTK(network, richness=richness, decay=DECAY), f"{type(network).__name__}, P={len(X)}, at rest"
+    theory = rested(limit, X, y, tolerance=GAPS.get(len(X), GAP), checkpoint=options.checkpoint(name))
     predicted = theory.predict(X_test)
     train, test = (float(np.mean((a - b) ** 2)) for a, b in ((y, theory.fitted), (y_test, predicted)))
     said = "" if theory.converged else "NOT converged: "

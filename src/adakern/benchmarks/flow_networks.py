@@ -109,7 +109,10 @@ def compare(
     depth, activation = limit.network.depth, limit.network.activation.name
     sizes, runs = networks(options, label, limit, data, how, widths)
     several = depth > 1 and activation == "relu" and not options.quick
-    theories = [rested(limit, X, y, seed=seed) for seed in range(SEEDS if several else 1)]
+    theories = [
+        rested(limit, X, y, seed=seed, checkpoint=options.checkpoint(f"{label}, seed {seed}"))
+        for seed in range(SEEDS if several else 1)
+    ]
     theory = min(theories, key=lambda one: (not one.converged, float(one.stats["objective"])))
     predicted = theory.predict(X_test)
     said = "" if theory.converged else f"theory: {theory.status}"

@@ -23,10 +23,17 @@ class Options:
     time: float | None = None  # of the networks, in units of 1/decay
     replicas: int | None = None
     cap: float = 120.0  # seconds for what is raced against
-    runs: Path | None = None  # folder of trained networks
+    runs: Path | None = None  # folder of trained networks, and of solves that were interrupted
 
     def tests(self) -> int:
         return 100 if self.quick else 600
+
+    def checkpoint(self, name: str) -> Path | None:
+        """Where a solve that may be interrupted keeps what it has done, if a folder was given."""
+        if self.runs is None:
+            return None
+        self.runs.mkdir(parents=True, exist_ok=True)
+        return self.runs / f"{name}.checkpoint.safetensors"
 
 
 @dataclass(frozen=True)

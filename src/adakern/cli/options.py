@@ -15,7 +15,10 @@ Width = Annotated[int | None, typer.Option(min=2, help="Width of the networks.")
 Length = Annotated[float | None, typer.Option("--time", min=0, help="Theirs to train, in 1/decay.")]
 Replicas = Annotated[int | None, typer.Option(min=2, help="dynamics: networks.")]
 Cap = Annotated[float, typer.Option(min=1, help="Most seconds for what is raced against.")]
-Runs = Annotated[Path | None, typer.Option(help="Keep trained networks in this folder, and take from it what it has.")]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="Keep trained networks and interrupted solves in this folder, and go on from what it has."),
+]
 Draw = Annotated[bool, typer.Option("--draw", help="Run nothing: tables and picture of --numbers.")]
 Markdown = Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")]
 Numbers = Annotated[
