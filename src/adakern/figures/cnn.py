@@ -34,12 +34,12 @@ class Settings:
     richness: tuple[float, ...] = (0.3, 1.0)
     decay: float = 0.01
     time: float = 200.0
-    neurons: int = 512
+    neurons: int = 256
     replicas: int = 4
-    width: int = 512
+    width: int = 256
     networks: int = 4
     accuracy: float = 3e-4
-    steps: float = 1e-4
+    steps: float = 3e-4
 
 
 FULL = Settings()

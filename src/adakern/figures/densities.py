@@ -34,7 +34,7 @@ _FLOW, _BAYES, _TANH, _WHITE = "aNTK", "aNBK", "tanh", "whitened"
 class Settings:
     """Sizes, and where to look. Densities are those of the first training point."""
 
-    train: int = 100
+    train: int = 50
     digits: int = 50
     flow: tuple[float, ...] = (0.3, 1.0, 3.0)
     bayes: tuple[float, ...] = (0.3, 1.0, 2.0)
@@ -42,12 +42,12 @@ class Settings:
     white: float = 3.0
     beta: float = 50.0
     decay: float = 1.0
-    rest: float = 10.0
-    neurons: int = 4096
+    rest: float = 6.0
+    neurons: int = 2048
     particles: int = 8192
     width: int = 2048
-    seeds: int = 6
-    time: float = 200.0
+    seeds: int = 4
+    time: float = 120.0
     bins: int = 60
 
 
@@ -94,7 +94,7 @@ def dynamics(data: Data, richness: float, decay: float, time: float, bins: int, 
     """The infinite network after training, ReLU."""
     X, y = points(data)
     limit = ak.ANTK(mlp(1, "relu"), richness=richness, decay=decay)
-    way = ak.dynamics(limit, X, y, (time,), neurons=neurons, accuracy=1e-4)
+    way = ak.dynamics(limit, X, y, (time,), neurons=neurons, accuracy=1e-4, precision="float32")
     return _law(way.density(time, 1, 0)[0], X, bins, way.stats["replicas"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,10 +33,10 @@ class Settings:
     test: int = 1000
     richness: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     decay: float = 1.0
-    times: tuple[float, ...] = (0.0, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0)
-    neurons: int = 2048
-    width: int = 2048
-    seeds: int = 6
+    times: tuple[float, ...] = (0.0, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0)
+    neurons: int = 1024
+    width: int = 1024
+    seeds: int = 4
     edges: tuple[float, ...] = tuple(np.linspace(-6.0, 6.0, 61).round(6).tolist())
 
 
@@ -68,7 +69,8 @@ def theory(
     """The infinite network over time."""
     X, y, X_test, y_test = data.load()
     limit = ak.ANTK(mlp(1, "relu"), richness=richness, decay=decay)
-    way = ak.dynamics(limit, X, y, times, X_test=X_test, y_test=y_test, neurons=neurons, accuracy=1e-4)
+    options: dict[str, Any] = {"neurons": neurons, "accuracy": 1e-4, "precision": "float32"}
+    way = ak.dynamics(limit, X, y, times, X_test=X_test, y_test=y_test, **options)
     return measuring.trajectory(way, edges)
 
 
