@@ -87,8 +87,10 @@ print("overlaps of 8 layers at γ0 = 4:", np.round(ak.linear.overlaps(8, 4.0, be
 # ## Pictures
 
 # %%
-figure = Figure(figsize=(9, 3.2), layout="constrained")
-left, middle, right = figure.subplots(1, 3)
+figure = Figure(figsize=(12, 3.2), layout="constrained")
+left, middle, right, last = figure.subplots(1, 4)
 ak.plot.kernel(left, rich)
 ak.plot.density(middle, rich, layer=2, point=0)
 ak.plot.alignment(right, rich)
+ak.plot.trace(last, rich)
+figure

@@ -37,6 +37,35 @@ def test_kernel_is_sorted_by_class_and_normalised(solutions):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["minus", "plus"]
 
 
+def test_negative_correlations_have_colours_of_their_own(solutions):
+    axes, kernel = Figure().subplots(), np.array([[1.0, -0.5], [-0.5, 1.0]])
+    assert plot.kernel(axes, kernel.tolist()).get_clim() == (-1.0, 1.0)
+    assert plot.kernel(axes, np.abs(kernel)).get_clim() == (0.0, 1.0)
+    assert plot.kernel(axes, kernel, least=None).get_clim() == (-0.5, 1.0)
+    with pytest.raises(ValueError, match="there are 2 classes and 1 names"):
+        plot.kernel(axes, solutions["lazy"], labels=("one",))
+
+
+def test_the_gap_of_an_antk_is_traced():
+    """Newton's method tells the duality gap of every round, and descent of a deep network how far its weights are from rest; both end where the solution is."""
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((8, 4)), np.where(np.arange(8) % 2, 1.0, -1.0)
+    ends = [
+        ak.solve(ak.ANTK(ak.MLP(depth), richness=2.0, decay=0.3), X, y, particles=64, tolerance=1e-3)
+        for depth in (1, 2)
+    ]
+    for end, what, last in zip(
+        ends, ("duality gap", "relative gradient"), ("certificate", "relative_gradient"), strict=True
+    ):
+        axes = Figure().subplots()
+        plot.trace(axes, end)
+        steps, values = axes.get_lines()[0].get_data()
+        assert axes.get_ylabel() == what and axes.get_yscale() == "log"
+        assert len(values) > 1 and values[-1] < 1e-3 < values.max() and (np.diff(steps) >= 0).all()
+        if last == "relative_gradient":
+            assert values[-1] == end.stats[last]
+
+
 def test_densities_have_mass_one(solutions):
     axes = Figure().subplots()
     plot.density(axes, solutions["lazy"], solutions["rich"], layer=1, point=2)

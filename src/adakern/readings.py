@@ -2,6 +2,7 @@ r"""What pictures show of solutions, runs and trajectories, as plain numbers: ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ class Trace:
         what, along: what the values are, and along what.
         x, values, errors: places, values and their standard errors, None where they are not known.
         level: where the values settle, and the standard error of that; None where they need not settle.
+        falls: whether they fall by orders of magnitude, and belong on a logarithmic axis.
     """
 
     what: str
@@ -32,6 +34,7 @@ class Trace:
     values: np.ndarray
     errors: np.ndarray | None = None
     level: tuple[float, float] | None = None
+    falls: bool = False
 
 
 def network(of: Subject) -> Network:
@@ -46,13 +49,26 @@ def richness(of: Subject) -> float:
 
 
 def classes(y: np.ndarray) -> np.ndarray:
-    """The key by which points are sorted: the target, or the output that is largest."""
-    return y if y.ndim == 1 else np.argmax(y, axis=1)
+    """The key by which points are sorted: the target, or the output that is largest where that is the class; 0 for every point where several outputs are real numbers."""
+    if y.ndim == 1:
+        return y
+    return np.argmax(y, axis=1) if discrete(y) else np.zeros(len(y), int)
 
 
 def discrete(y: np.ndarray) -> bool:
-    """Whether sorting gives groups worth a line between them: classes, and not a different number for every point."""
-    return y.ndim == 2 or len(np.unique(y)) <= max(2, len(y) // 3)
+    """Whether sorting gives groups worth a line between them: classes, and not a different number, or row of numbers, for every point."""
+    if y.ndim == 2:  # one row of targets for each class
+        return len(np.unique(y, axis=0)) == len(np.unique(np.argmax(y, axis=1)))
+    return len(np.unique(y)) <= max(2, len(y) // 3)
+
+
+def check_labels(labels: Sequence[str], count: int) -> None:
+    """Refuse names of classes, if there are any, that are not as many as the classes."""
+    if len(labels) not in (0, count):
+        have = f"there are {count} classes" if count else "the targets are no classes"
+        raise ValueError(
+            f"labels must name every class, but {have} and {len(labels)} names; leave them out, or give {count}"
+        )
 
 
 def by_class(y: np.ndarray) -> np.ndarray:
@@ -114,19 +130,19 @@ def label_alignments(of: Subject, time: float | None = None) -> np.ndarray:
 
 
 def traces(of: Subject) -> list[Trace]:
-    """What was recorded along the way: of a solution by particles its energy, of a run or a trajectory its losses; empty where nothing was."""
+    """What was recorded along the way: of a solution by particles its energy, of an aNTK its duality gap or how far weights are from rest, of a run or a trajectory its losses; empty where nothing was."""
     if isinstance(of, Solution):
         return _energies(of)
     if isinstance(of, Run):
         count = of.replica_losses.shape[1]
         scatter = of.replica_losses.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else None
-        found = [Trace("training loss", "time", of.times, of.losses, scatter)]
+        found = [Trace("training loss", "time", of.times, of.losses, scatter, falls=True)]
         if of.test_losses is not None and of.test_times is not None:
-            found.append(Trace("test loss", "time", of.test_times, of.test_losses))
+            found.append(Trace("test loss", "time", of.test_times, of.test_losses, falls=True))
         return found
-    found = [Trace("training loss", "time", of.times, of.train_loss, _known(of.train_loss_errors))]
+    found = [Trace("training loss", "time", of.times, of.train_loss, _known(of.train_loss_errors), falls=True)]
     if of.test_loss is not None and of.test_loss_errors is not None:
-        found.append(Trace("test loss", "time", of.times, of.test_loss, _known(of.test_loss_errors)))
+        found.append(Trace("test loss", "time", of.times, of.test_loss, _known(of.test_loss_errors), falls=True))
     return found
 
 
@@ -134,6 +150,8 @@ def _energies(of: Solution) -> list[Trace]:
     points = np.asarray(of.stats.get("trace", ()), dtype=np.float64)
     if not len(points):
         return []
+    if "trace_of" in of.stats:
+        return [Trace(str(of.stats["trace_of"]), "evaluations", points[:, 0], points[:, 1], falls=True)]
     settled = points[-max(1, min(int(of.stats.get("batches", 0)), len(points) // 2)) :, 1]
     known = len(settled) >= 4
     level = (float(settled.mean()), float(averages.standard_error(settled))) if known else None

@@ -52,7 +52,7 @@ def test_a_network_off_the_curve_is_seen():
     words = [text.get_text() for text in beside.get_legend().get_texts()]
     (found,) = (text for text in words if text.startswith("aNBK"))
     expected = 0.1 / np.sqrt(2 * 0.01**2 + (0.1 / 3) ** 2)
-    assert f"at most {expected:.1f}" in found and f"width {0.1 / (0.01 * np.sqrt(2)):.1f}" in found
+    assert f"at most {expected:.1f}" in found and f"alone: {0.1 / (0.01 * np.sqrt(2)):.1f}" in found
 
 
 def test_the_loss_of_a_mean_has_no_variance_in_it():

@@ -212,6 +212,10 @@ def test_numbers_and_settings_survive_their_file(cache, tmp_path):
     assert outcome.state == "ok" and saved["toy"][1] == {} and CALLS == []
     np.savez(tmp_path / "toy.npz", x=np.ones(2))
     assert "has no settings" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
+    (tmp_path / "toy.npz").write_bytes(b"nothing of the kind")
+    assert "cannot be read as one" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
+    np.savez(tmp_path / "toy.npz", settings=np.array('{"other": 1}'))
+    assert "settings are those of another" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
     assert "make the figure first" in str(running.redraw("toy", tmp_path / "none.npz", saved).error)
 
 

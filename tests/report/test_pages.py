@@ -225,3 +225,34 @@ def test_particles_leave_a_trace_and_error_bars(inputs):
     names = [row[0] for row in item["evidence"]]
     assert "error, layer 1" in names and "relative error" in names
     assert item["density"]["law"][0].endswith("neurons drawn")
+
+
+def test_outputs_at_training_points_have_their_errors(inputs):
+    """Those of a sampled solution its Monte-Carlo error, those of an NNGP the deviation of the posterior, whose variance is in the loss."""
+    sampled = ak.solve(ak.ANBK(ak.MLP(1, "tanh"), richness=0.5), inputs, SIGNS, particles=64, steps=400, throw=False)
+    data = data_of(page(sampled))
+    shown = data["train"]["index"]
+    found = floats(data["items"][0]["train"]["std"])
+    np.testing.assert_allclose(found, sampled.predict(inputs, return_std=True)[1][shown], rtol=1e-5)
+    exact = ak.solve(ak.NNGP(LINEAR), inputs, SIGNS)
+    train = data_of(page(exact))["items"][0]["train"]
+    variance = exact.variance(inputs)
+    np.testing.assert_allclose(floats(train["spread"]), np.sqrt(variance[shown]), rtol=1e-5)
+    assert train["std"] is None
+    assert train["loss"] == pytest.approx(ak.mean_squared_error(SIGNS, exact.fitted, variance))
+
+
+def test_several_real_outputs_are_no_classes(inputs):
+    targets = np.stack([SIGNS, np.linspace(0.0, 1.0, 6)], axis=1)
+    data = data_of(page(ak.solve(ak.NNGPK(LINEAR), inputs, targets)))
+    assert data["kernel"]["classes"] == [] and data["kernel"]["points"] == list(range(6))
+    assert data["train"]["sorted"] is False and data["train"]["index"] == list(range(6))
+    hot = np.eye(2)[(SIGNS > 0).astype(int)]
+    data = data_of(page(ak.solve(ak.NNGPK(LINEAR), inputs, hot)))
+    assert data["kernel"]["classes"] == ["output 0", "output 1"] and data["train"]["sorted"] is True
+
+
+@pytest.mark.parametrize("labels", [("a",), ("a", "b", "c")])
+def test_names_must_be_as_many_as_the_classes(sweep, labels):
+    with pytest.raises(ValueError, match=f"there are 2 classes and {len(labels)} names"):
+        page(sweep[0], labels=labels)

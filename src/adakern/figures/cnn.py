@@ -92,7 +92,10 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         place.set_xticks(settings.points, [str(points) for points in settings.points])
         place.minorticks_off()
         place.set_title(f"richness {richness:g}, decay {settings.decay:g}, time {settings.time:g}")
-        style.legend(place, f"points: {settings.networks} networks, N = {settings.width}")
+        style.legend(
+            place,
+            f"points: {settings.networks} networks, {settings.width} neurons or channels, ± 2 s.e.\nz: theory − networks in joint standard errors",
+        )
     low, high = zip(*(place.get_ylim() for place in axes[0]), strict=True)
     for place in axes[0]:
         place.set_ylim(min(low), max(high))

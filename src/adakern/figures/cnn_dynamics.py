@@ -82,7 +82,7 @@ def _name(whose: str, points: int, richness: float) -> str:
 
 def draw(settings: Settings, numbers: Numbers) -> Figure:
     figure, axes = style.panels(2, len(settings.points), TITLE, size=(4.6, 3.3))
-    words = f"points: {settings.networks} networks, N = {settings.width}"
+    words = f"points: {settings.networks} networks, {settings.width} channels\nz: theory − networks in joint standard errors"
     for column, points in enumerate(settings.points):
         for row, kind in enumerate(("test", "train")):
             place: Axes = axes[row, column]

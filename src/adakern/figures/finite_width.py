@@ -127,7 +127,11 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         place.set_xlim(settings.widths[0] / 2, settings.widths[-1] * 2)
         place.set_xticks(settings.widths, [str(width) for width in settings.widths])
         place.minorticks_off()
-        style.legend(place, f"points: {settings.seeds} networks, 2 errors; z of the widest", loc="upper right")
+        style.legend(
+            place,
+            f"points: {settings.seeds} networks, ± 2 standard errors\nz: their distance from the line in such errors",
+            loc="upper right",
+        )
     limits = [limit for place in (left, right) for limit in place.get_ylim()]
     for place in (left, right):
         place.set_ylim(min(limits), max(limits) + 0.1 * (max(limits) - min(limits)))
@@ -135,8 +139,9 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
 
 
 def _networks(axes: Axes, settings: Settings, numbers: Numbers, row: Row) -> None:
-    """Losses over widths, and how far off the widest are."""
+    """Losses over widths, and how far off the farthest and the widest are."""
     found = [numbers[_name(row.whose, width)] for width in settings.widths]
     losses, errors = (np.array([one[name].item() for one in found]) for name in (row.array, f"{row.array}_error"))
-    z = float(measuring.scores(losses, row.theory, errors, row.doubt)[-1])
-    style.points(axes, settings.widths, losses, errors, row.colour, f"{row.words} (z {z:+.1f})", row.mark)
+    z = measuring.scores(losses, row.theory, errors, row.doubt)
+    words = f"{row.words} (|z| at most {np.abs(z).max():.1f}, widest {abs(z[-1]):.1f})"
+    style.points(axes, settings.widths, losses, errors, row.colour, words, row.mark)

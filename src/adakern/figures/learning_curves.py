@@ -49,7 +49,7 @@ CURVES = (
 class Settings:
     """Sizes, and how long to sample and to train. What a finite width changes in lazy networks is of the order of P/N: they are wider. Each has networks of a quarter of its width beside it."""
 
-    points: tuple[int, ...] = (20, 50, 100, 200, 300)
+    points: tuple[int, ...] = (20, 50, 100, 200)
     tests: int = 600
     richness: float = 0.3
     beta: float = 50.0
@@ -122,7 +122,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         style.line(place, settings.points, theirs, curve.colour, linestyle="--", linewidth=1.0)
         z, bare = (float(np.abs(measuring.scores(theirs, ours, doubt, e)).max()) for e in (error, own))
         shift = 1 + 0.05 * (index - (len(CURVES) - 1) / 2)  # side by side
-        label = f"{curve.name}: |z| at most {z:.1f} (without that of the width {bare:.1f})"
+        label = f"{curve.name}: |z| at most {z:.1f} (seeds alone: {bare:.1f})"
         style.points(
             beside, np.array(settings.points) * shift, theirs - ours, np.hypot(doubt, error), curve.colour, label, mark
         )
@@ -139,7 +139,11 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
     reach = 1.05 * max(abs(limit) for limit in beside.get_ylim())
     beside.set(ylabel="test loss, network − theory", ylim=(-reach, 2.2 * reach))
     beside.set_title("Theory within the error bars?")
-    style.legend(beside, "bars: 2 errors, over seeds and of the finite width", loc="upper center")
+    style.legend(
+        beside,
+        "bars: 2 standard errors, of seeds and of the finite width\nz: network − theory in such errors",
+        loc="upper center",
+    )
     return figure
 
 

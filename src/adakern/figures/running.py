@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +180,23 @@ def unflatten(module: Module[Any], path: Path) -> tuple[Any, Numbers]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} with the numbers to draw; make the figure first")
     numbers: dict[str, dict[str, np.ndarray]] = {}
-    with np.load(path, allow_pickle=False) as file:
-        if _SETTINGS not in file.files:
-            raise ValueError(f"{path} must be a file of numbers that `adakern figure` wrote, but it has no settings")
+    wanted = f"{path} must be a file of numbers that `adakern figure` wrote"
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as failure:
+        raise ValueError(f"{wanted}, but it cannot be read as one") from failure
+    with file:
+        if _SETTINGS not in getattr(file, "files", ()):
+            raise ValueError(f"{wanted}, but it has no settings")
         held = json.loads(str(file[_SETTINGS]))
         for key in file.files:
             if key != _SETTINGS:
                 part, _, name = key.rpartition("/")
                 numbers.setdefault(part, {})[name] = file[key]
-    values = {name: _tuples(value) for name, value in held.items()}
-    return type(module.FULL)(**values), numbers
+    values, kind = {name: _tuples(value) for name, value in held.items()}, type(module.FULL)
+    if set(values) != {one.name for one in fields(kind)}:
+        raise ValueError(f"{wanted} for this figure, but its settings are those of another, or of another version")
+    return kind(**values), numbers
 
 
 def _tuples(value: Any) -> Any:

@@ -80,19 +80,23 @@ def _over_time(axes: Axes, of: tuple[Subject, ...]) -> None:
 
 
 def trace(axes: Axes, *of: Subject, log: bool | None = None) -> None:
-    """Draw how a computation converged, with two standard errors: the energy of particles and where it settles, the losses of networks and trajectories.
+    """Draw how a computation converged, with two standard errors: the energy of particles and where it settles, the duality gap of an aNTK (or how far its weights are from rest), the losses of networks and trajectories.
 
     Args:
         axes: where to draw.
-        of: solutions that particles found, runs, trajectories.
-        log: values on a logarithmic axis; by default where they are losses.
+        of: solutions that particles or descent found, runs, trajectories.
+        log: values on a logarithmic axis; by default all but energies.
     """
     found = [(one, line) for one in of for line in readings.traces(one)]
     if not found:
-        raise ValueError("there is no trace to draw: only particles, networks and trajectories leave one")
+        raise ValueError(
+            "there is no trace to draw: particles, descent, networks and trajectories leave one, closed forms do not"
+        )
     kinds = {(line.along, "loss" if line.what.endswith("loss") else line.what) for _, line in found}
     if len(kinds) > 1:
-        raise ValueError("traces of energies and of losses do not belong on one axis; draw them apart")
+        raise ValueError(
+            "traces of different things (energies, gaps, losses) do not belong on one axis; draw them apart"
+        )
     for index, (one, line) in enumerate(found):
         colour = CYCLE[index % len(CYCLE)]
         axes.plot(line.x, line.values, color=colour, linewidth=1.6, label=f"{name(one)}, {line.what}")
@@ -107,7 +111,7 @@ def trace(axes: Axes, *of: Subject, log: bool | None = None) -> None:
             axes.axhline(mean, color=NEUTRAL, linewidth=1.0, linestyle="--", label=f"mean {mean:.4g} ± {error:.1g}")
     (along, what), *_ = kinds
     positive = all((line.values > 0).all() for _, line in found)
-    if (what == "loss" if log is None else log) and positive:
+    if (all(line.falls for _, line in found) if log is None else log) and positive:
         axes.set_yscale("log")
     axes.set_xlabel(along)
     axes.set_ylabel(what)

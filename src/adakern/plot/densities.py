@@ -104,7 +104,8 @@ def _colours(of: tuple[Subject, ...]) -> list[str]:
     found: list[str] = []
     for one in of:
         preferred = LAZY if gaussian(one) else "black" if isinstance(one, Run) else ADAPTIVE
-        found.append(next((c for c in (preferred, *CYCLE) if c not in found), CYCLE[len(found) % len(CYCLE)]))
+        others = [c for c in CYCLE if c not in (LAZY, ADAPTIVE)]
+        found.append(next((c for c in (preferred, *others, *CYCLE) if c not in found), CYCLE[len(found) % len(CYCLE)]))
     return found
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from adakern import readings
+from adakern.finite import Run
 from adakern.plot.style import name
 from adakern.readings import Subject
+from adakern.solution import Solution
+from adakern.trajectories import Trajectory
+
+_ROUNDING = 1e-6  # below zero, of a correlation that is zero
 
 
 def kernel(
@@ -20,7 +25,7 @@ def kernel(
     time: float | None = None,
     y: Any = None,
     labels: tuple[str, ...] = (),
-    least: float | None = 0.0,
+    least: float | Literal["auto"] | None = "auto",
     normalise: bool = True,
 ) -> Any:
     """Draw a kernel with the points sorted by class; returns the image, for a colour bar.
@@ -32,10 +37,11 @@ def kernel(
         time: of a trajectory, by default its last.
         y: targets to sort by instead of those of the data.
         labels: names of the classes, in the order of their targets.
-        least: value at the dark end of the colours, None for the least there is; the bright end is 1, or the largest there is where values are drawn.
+        least: value at the dark end of the colours, None for the least there is; by default 0, or -1 where a correlation is negative. The bright end is 1, or the largest there is where values are drawn.
         normalise: draw correlations; otherwise the values themselves.
     """
-    if isinstance(of, np.ndarray):
+    if not isinstance(of, (Solution, Run, Trajectory)):
+        of = np.asarray(of)
         if of.ndim != 2 or of.shape[0] != of.shape[1]:
             raise ValueError(f"a kernel must have shape (P, P), but this one has shape {of.shape}")
         matrix, targets = of, np.zeros(len(of)) if y is None else np.asarray(y)
@@ -46,7 +52,8 @@ def kernel(
         raise ValueError(f"y must have one target for each of the {len(matrix)} points, but it has {len(targets)}")
     order = readings.by_class(targets)
     shown = (readings.correlations(matrix) if normalise else matrix)[np.ix_(order, order)]
-    dark = least if normalise else None
+    dark = (-1.0 if shown.min() < -_ROUNDING else 0.0) if least == "auto" else least
+    dark = dark if normalise else None
     image = axes.imshow(
         shown,
         cmap="viridis",
@@ -59,10 +66,10 @@ def kernel(
     for edge in edges[1:-1] - 0.5 if readings.discrete(targets) else ():
         axes.axhline(edge, color="white", linewidth=1.2)
         axes.axvline(edge, color="white", linewidth=1.2)
-    named = labels if len(labels) == len(counts) else ()
+    readings.check_labels(labels, len(counts))
     middles = (edges[:-1] + edges[1:] - 1) / 2
-    axes.set_xticks(middles[: len(named)], named)
-    axes.set_yticks(middles[: len(named)], named, rotation=90, va="center")
+    axes.set_xticks(middles[: len(labels)], labels)
+    axes.set_yticks(middles[: len(labels)], labels, rotation=90, va="center")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image

@@ -50,10 +50,12 @@ def spaced(count: int, most: int) -> np.ndarray:
 def groups(y: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     """The classes in their order: names, and the class of every point; one class where the targets are real numbers."""
     if not readings.discrete(y):
+        readings.check_labels(labels, 0)
         return {"names": [], "member": np.zeros(len(y), int)}
     values, member = np.unique(readings.classes(y), return_inverse=True)
+    readings.check_labels(labels, len(values))
     prefix = "output" if y.ndim == 2 else "y ="
-    names = labels if len(labels) == len(values) else [f"{prefix} {value:g}".replace("-", "−") for value in values]
+    names = labels or [f"{prefix} {value:g}".replace("-", "−") for value in values]
     return {"names": [str(name) for name in names], "member": member}
 
 
@@ -164,7 +166,14 @@ def alignments(solution: Solution, found: Sequence[np.ndarray | None]) -> list[f
 
 def traces(solution: Solution) -> list[dict[str, Any]]:
     return [
-        {"what": line.what, "along": line.along, "x": line.x, "values": line.values, "level": line.level}
+        {
+            "what": line.what,
+            "along": line.along,
+            "x": line.x,
+            "values": line.values,
+            "level": line.level,
+            "log": line.falls and bool((line.values > 0).all()),
+        }
         for line in readings.traces(solution)
     ]
 
@@ -181,22 +190,39 @@ def scores(y: np.ndarray, f: np.ndarray, variance: Any = 0.0) -> dict[str, float
 
 
 def training(solution: Solution, shown: np.ndarray) -> dict[str, Any]:
-    return {"f": packing.floats(solution.fitted[shown]), **scores(solution.y, solution.fitted)}
+    """Outputs at the training points, with what `testing` has of new ones."""
+    std = solution.predict(solution.X[shown], return_std=True)[1]
+    variance, spread = _posterior(solution, solution.X, shown)
+    return _outputs(solution.fitted[shown], std, spread) | scores(solution.y, solution.fitted, variance)
 
 
 def testing(solution: Solution, test: Test, shown: np.ndarray) -> dict[str, Any]:
     """Predictions at new points with their Monte-Carlo error, the variance of an NNGP, and the scores where targets are known."""
     f, std = solution.predict(test.X, return_std=True)
-    found: dict[str, Any] = {"f": packing.floats(f[shown]), "std": packing.floats(std[shown]) if std.any() else None}
-    variance: Any = 0.0
-    if isinstance(solution.limit, NNGP):
-        variance = solution.variance(test.X)
-        found["spread"] = packing.floats(np.sqrt(variance[shown]))
-    return found | ({} if test.y is None else scores(test.y, f, variance))
+    variance, spread = _posterior(solution, test.X, shown)
+    return _outputs(f[shown], std[shown], spread) | ({} if test.y is None else scores(test.y, f, variance))
+
+
+def _posterior(solution: Solution, X: np.ndarray, shown: np.ndarray) -> tuple[Any, np.ndarray | None]:
+    """The variance of an NNGP at all points, and its root at those that are shown; 0 and None of the other limits."""
+    if not isinstance(solution.limit, NNGP):
+        return 0.0, None
+    variance = solution.variance(X)
+    return variance, np.sqrt(variance[shown])
+
+
+def _outputs(f: np.ndarray, std: np.ndarray, spread: np.ndarray | None) -> dict[str, Any]:
+    return {
+        "f": packing.floats(f),
+        "std": packing.floats(std) if std.any() else None,
+        "spread": None if spread is None else packing.floats(spread),
+    }
 
 
 def targets(y: np.ndarray | None, count: int) -> tuple[np.ndarray, dict[str, Any]]:
     """Which points a picture of predictions shows, sorted by target, and what it says of them."""
     order = np.arange(count) if y is None else np.lexsort((np.arange(count), readings.classes(y)))
     shown = order[spaced(count, _DOTS)]
-    return shown, {"count": count, "index": shown, "y": None if y is None else packing.floats(y[shown])}
+    ordered = y is not None and (y.ndim == 1 or readings.discrete(y))
+    held = None if y is None else packing.floats(y[shown])
+    return shown, {"count": count, "index": shown, "y": held, "sorted": ordered}

@@ -82,12 +82,16 @@ def solve(
             return _dead(task, tolerance, nothing, meter, f"everything dies: {why}")
         journal = Journal(checkpoint, meter, tolerance)
         given = from_fields(task, init) if init else None
+        followed_to: dict[int, int] = {}
         with journal.kept():
             for start in range(len(journal.ends), _starts(task, init)):
                 if start and meter.spent:
                     break
+                meter.begin(start)
                 journal.end(_one(task, seed, start, count, given, tolerance, meter, journal))
+                followed_to[start] = meter.used
         ends = list(journal.ends)
+        traces = {id(ends[start]): meter.way[start].trace(ends[start], used) for start, used in followed_to.items()}
         living = [end for end in ends if _alive(end, nothing, task.convex)]
         if living and task.convex:
             living = ends  # there is one place to rest, and these are it to rounding
@@ -103,7 +107,7 @@ def solve(
                 "everything dies, as far as can be told: richness is just above the threshold of ak.collapse_threshold"
             )
         return _dead(task, tolerance, nothing, meter, why)
-    return _answer(task, living, lost, tolerance, nothing, meter, precision)
+    return _answer(task, living, lost, tolerance, nothing, meter, precision, traces)
 
 
 def _check_memory(limit: ANTK, X: np.ndarray, y: np.ndarray, count: int) -> int:
@@ -263,7 +267,14 @@ def _at(task: Problem, richness: float) -> Problem:
 
 
 def _answer(
-    task: Problem, living: list[End], lost: int, tolerance: float, nothing: float, meter: Meter, precision: str
+    task: Problem,
+    living: list[End],
+    lost: int,
+    tolerance: float,
+    nothing: float,
+    meter: Meter,
+    precision: str,
+    traces: dict[int, tuple[str, list[list[float]]]],
 ) -> Answer:
     limit, points, where = task.limit, task.points, task.shape.where
     depth = limit.network.depth
@@ -310,6 +321,8 @@ def _answer(
         "raised": best.raised,
         "scales": _scales(task),
     }
+    if id(best) in traces:  # not of a start that a checkpoint had already ended
+        stats["trace_of"], stats["trace"] = traces[id(best)]
     if task.shape.homogeneous:
         stats["excess"] = best.excess
     if gap is not None:

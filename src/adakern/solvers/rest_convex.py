@@ -101,6 +101,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
 
     def report(gap: float, count: int) -> bool:
         meter.used += 1
+        meter.gap(gap)
         meter.advance(f"duality gap {gap:.1e}", 1)
         return not meter.spent
 
@@ -184,6 +185,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
             fine = min(tolerance, max(_THRESHOLD * above**2, _FINEST)) if above > 0 else tolerance
         else:
             gap, misfit = rest_rounds.gap_of(task, convex, law, angle, float(np.max(pulls.values)))
+            meter.gap(gap)
             # Where targets are nearly met, or neurons are cheap, a little of the value is much of the errors.
             care = min(_CARE * gap * misfit / _GAIN, 1.0)
             calm = calm + 1 if gap <= worth * fine else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +35,22 @@ class Problem(NamedTuple):
         return self.limit.network.depth == 1 and self.shape.homogeneous
 
 
+class Way(NamedTuple):
+    """How one start converged: (evaluations, value) each."""
+
+    gaps: list[tuple[float, float]]
+    motions: list[tuple[float, float]]  # relative gradients
+
+    def trace(self, end: End, used: int) -> tuple[str, list[list[float]]]:
+        """What there is to draw, with where it ended, at most 200 points of it."""
+        certified = end.gap is not None and len(self.gaps) > 1
+        points = self.gaps if certified else self.motions
+        last = end.gap.relative if certified and end.gap is not None else end.relative
+        thin = points[:: max(1, len(points) // 200)]
+        found = [list(point) for point in [*thin, (float(used), last)] if np.isfinite(point[1])]
+        return ("duality gap" if certified else "relative gradient"), found
+
+
 @dataclass
 class Meter:
     """Evaluations used, and who is told about them."""
@@ -43,6 +59,7 @@ class Meter:
     advance: Callable[..., None]
     used: int = 0
     reach: Callable[[Atoms], None] = lambda atoms: None  # is told where the descent has come to
+    way: list[Way] = field(default_factory=list)  # of every start, as far as this call followed it
 
     @property
     def left(self) -> int:
@@ -52,8 +69,21 @@ class Meter:
     def spent(self) -> bool:
         return self.used >= self.most
 
+    def begin(self, start: int) -> None:
+        """What is told from now on is of this start."""
+        self.way += [Way([], []) for _ in range(len(self.way), start + 1)]
+
     def report(self, value: float, relative: float) -> None:
         self.advance(f"stationary to {relative:.1e}", 1)
+        if self.way:
+            motions = self.way[-1].motions
+            # A descent says how many evaluations it took when it has ended.
+            motions.append((max(float(self.used), motions[-1][0] if motions else 0.0) + 1.0, relative))
+
+    def gap(self, gap: float) -> None:
+        """The duality gap, as a search has found it."""
+        if self.way:
+            self.way[-1].gaps.append((float(self.used), gap))
 
 
 class End(NamedTuple):

@@ -7,6 +7,7 @@ function niceStep(span, count) {
 
 function linearTicks(low, high, count) {
   const step = niceStep(high - low, count), found = [];
+  if ((high - low) / step < 2 && count < 12) return linearTicks(low, high, count + 1);  // one or two say little of a scale
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) found.push(Number((k * step).toPrecision(12)));
   return found;
 }
@@ -17,6 +18,13 @@ function logTicks(low, high) {
   const by = Math.max(1, Math.ceil((last - first) / 5)), found = [];
   for (let k = first; k <= last; k += by) found.push(10 ** k);
   return found;
+}
+
+// Powers of ten as such, where their digits would be many.
+function power(v) {
+  const k = Math.round(Math.log10(v));
+  if (Math.abs(k) < 3 || Math.abs(v / 10 ** k - 1) > 1e-6) return shown(v, 3);
+  return `10${String(k).replace(/[-\d]/g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]))}`;
 }
 
 // The smallest range that holds finite values, with a little room.
@@ -56,7 +64,7 @@ class Chart {
     let body = "";
     for (const v of yTicks) {
       const at = this.y(v).toFixed(1);
-      body += `<line class="grid" x1="${left}" x2="${width - right}" y1="${at}" y2="${at}"/><text x="${left - 6}" y="${at}" dy="0.35em" text-anchor="end">${escaped(shown(v, 3))}</text>`;
+      body += `<line class="grid" x1="${left}" x2="${width - right}" y1="${at}" y2="${at}"/><text x="${left - 6}" y="${at}" dy="0.35em" text-anchor="end">${escaped(y.log ? power(v) : shown(v, 3))}</text>`;
     }
     let until = -Infinity;
     for (const [i, v] of xTicks.entries()) {

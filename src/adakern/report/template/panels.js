@@ -205,7 +205,7 @@ const predictionPanel = (() => {
     legend("predictions-legend", [["prediction f", "var(--now)"], ...(truth ? [["target y", "var(--ink)"]] : [])]);
     chart.again = () => draw(...latest);
     chart.draw({
-      x: { range: [-0.5, Math.max(0.5, places.length - 0.5)], label: `${about.index.length < about.count ? `${about.index.length} of ` : ""}${about.count} point${about.count === 1 ? "" : "s"}${truth ? ", sorted by target" : ""}` },
+      x: { range: [-0.5, Math.max(0.5, places.length - 0.5)], label: `${about.index.length < about.count ? `${about.index.length} of ` : ""}${about.count} point${about.count === 1 ? "" : "s"}${about.sorted ? ", sorted by target" : ""}` },
       y: { range, label: "output" },
       describe: `${set === "train" ? "Training" : "Test"} predictions of ${places.length} points`,
       marks: (c) => (spread ? c.bars(places, now.map((f, i) => f - spread[i]), now.map((f, i) => f + spread[i]), "var(--now)", { opacity: 0.35, width: 2.5 }) : "")
@@ -253,16 +253,17 @@ const tracePanel = (() => {
     const [line] = item.trace, svg = byId("trace");
     svg.style.display = line ? "" : "none";
     if (!line) {
-      byId("trace-about").textContent = "This solution was found in closed form or by Newton's method, which leave no trace.";
+      byId("trace-about").textContent = "This solution was found in closed form, or by a method that leaves no trace.";
       return;
     }
     // The first descent is steep; what matters is where the values end.
     const tail = line.values.slice(Math.floor(line.values.length / 10));
-    const [low, high] = rangeOf([tail, line.level ? [line.level[0] - 3 * line.level[1], line.level[0] + 3 * line.level[1]] : []]);
+    const positive = line.values.filter((v) => v > 0);
+    const [low, high] = line.log ? [Math.min(...positive) / 2, Math.max(...positive) * 2] : rangeOf([tail, line.level ? [line.level[0] - 3 * line.level[1], line.level[0] + 3 * line.level[1]] : []]);
     chart.again = () => settle(item);
     chart.draw({
       x: { range: [Math.min(0, line.x[0]), line.x.at(-1) || 1], label: line.along },
-      y: { range: [low, high], label: line.what },
+      y: { range: [low, high], label: line.what, log: line.log },
       describe: `${line.what} along ${line.along}`,
       marks: (c) => {
         const ends = [c.inner.left, c.inner.right];
