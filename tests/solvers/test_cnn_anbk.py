@@ -221,6 +221,37 @@ def test_the_audit(deep):
     assert large["parts"]["kernels"][1] > 0.15 and large["doubt"] > 0.15
 
 
+def test_duals_between_positions(deep):
+    r"""The dual of the inner layer, over (point, position), from the solution's own $\Phi^1$ and $v$: neurons of the last layer weighted by what the data make of them, by parts with $\varphi''$.
+
+    Windows overlap, and $\Phi^1$ is nearly singular: what its inverse makes of noise is four times the dual.
+    """
+    points, count, draws = 5, 9, 20_000
+    rng = np.random.default_rng(1)
+    seen = seen_by_hand(DEEP, IMAGES.shape, deep.kernels[0]).reshape(points * count, -1)
+    values, vectors = np.linalg.eigh(seen)
+    h = rng.standard_normal((draws, points * count)) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+    v = np.linalg.solve(np.eye(points) / 10.0 + deep.kernel, LABELS)
+    phi = np.tanh(h).reshape(draws, points, count)
+    pull = np.einsum("npa,p->na", phi, v)
+    weights = np.exp(0.5 * np.sum(pull**2, axis=1))
+    weights /= weights.sum()
+    slope = 1 - phi**2
+    force = -slope * pull[:, None, :] * v[None, :, None]
+    wide = -np.einsum("p,q,ab->paqb", v, v, np.eye(count))
+    hessian = np.einsum("n,npa,nqb->paqb", weights, slope, slope, optimize=True) * wide
+    bend = np.einsum("n,npa->pa", weights, 2 * phi * slope * pull[:, None, :]) * v[:, None]
+    hessian += np.einsum("pa,pq,ab->paqb", bend, np.eye(points), np.eye(count))
+    above = hessian - np.einsum("n,npa,nqb->paqb", weights, force, force, optimize=True)
+    expected, taps = np.zeros((points, count, points, count)), DEEP.taps(IMAGES.shape)[1]
+    for a, row in enumerate(taps):
+        for c, column in enumerate(taps):
+            for i, j in zip(row, column, strict=True):
+                if i >= 0 and j >= 0:
+                    expected[:, i, :, j] += above[:, a, :, c]
+    assert np.linalg.norm(deep.duals[0] - expected) < 0.06 * np.linalg.norm(expected)
+
+
 @pytest.mark.long
 def test_the_audit_of_duals(deep):
     """A dual of the wrong size is seen, beyond what the right one shows."""

@@ -15,7 +15,7 @@ from adakern.limits import readout
 from adakern.limits.anbk import ANBK
 from adakern.limits.base import Answer
 from adakern.losses import Loss
-from adakern.solvers import dynamics, tally
+from adakern.solvers import by_parts, dynamics, tally
 from adakern.solvers.clock import Clock
 from adakern.solvers.dynamics import Data, Model
 from adakern.solvers.record import Record
@@ -111,6 +111,18 @@ def answer(
     draws = tuple(
         np.stack([s[layer] for s in kept], axis=1).reshape(-1, kept[0][layer].shape[1]) for layer in range(depth)
     )
+    parts = by_parts.duals(
+        limit.network.activation,
+        clock.model.sites,
+        [estimate.mean for estimate in estimates[:-1]],
+        overs[-1].collapse(top),
+        draws[1:],
+        limit.decays[1:-1],
+    )
+    lower = [
+        by_parts.joined(estimates[i].mean, dual.mean, part)
+        for i, (dual, part) in enumerate(zip(duals, parts, strict=True))
+    ]
     if record.phase != "average":  # a moment or two, not a sample: nothing is known of its error
         estimates = [estimate._replace(error=np.full_like(estimate.error, np.inf)) for estimate in estimates]
     standing = [_standing(clock, [estimate.mean for estimate in estimates], kept, layer) for layer in range(depth)]
@@ -162,7 +174,7 @@ def answer(
         fitted=np.asarray(clock.model.loss.link(jnp.asarray(outputs, dtype))),
         errors=(v / limit.beta).astype(dtype),
         kernel_errors=tuple(over.expand(e.error).astype(dtype) for over, e in zip(overs, estimates, strict=True)),
-        duals=(*(o.spread(dual.mean).astype(dtype) for o, dual in zip(overs, duals, strict=False)), top.astype(dtype)),
+        duals=(*(o.spread(dual).astype(dtype) for o, dual in zip(overs, lower, strict=False)), top.astype(dtype)),
         draws=draws,
         converged=converged,
         status=_status(clock, record, error, tolerance, converged, max(standing)),
