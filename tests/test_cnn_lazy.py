@@ -214,7 +214,6 @@ def test_scores_can_fail():
 
 @pytest.mark.parametrize("kind", [ak.NNGPK, ak.NTK])
 @each_readout
-@pytest.mark.long
 def test_permutations(kind, readout, solved):
     """Of channels: nothing changes. Of points: kernels are permuted."""
     limit = kind(cnn(readout=readout), decay=DECAY)
@@ -225,7 +224,6 @@ def test_permutations(kind, readout, solved):
     np.testing.assert_allclose(moved.predict(Z), sol.predict(Z), rtol=1e-9)
 
 
-@pytest.mark.long
 def test_translations():
     """A circular network with a mean does not see them, image by image; with weights for each position it does."""
     shifts = [(0, 0), (1, 3), (2, 0), (3, 2)]

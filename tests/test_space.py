@@ -79,6 +79,11 @@ def test_networks_of_finite_width():
         plot.between_positions(deep, 1)[0, 0], np.mean([deep.kernels[0][p, 0, p, 0] for p in range(4)]), rtol=1e-5
     )
     assert np.trace(plot.between_positions(deep, 2)) == pytest.approx(np.trace(deep.kernel) / 4, rel=1e-4)
+    for layer, message in ((3, "layer must be at most 2"), (0, "layer must be at least 1"), (-1, "at least 1")):
+        with pytest.raises(ValueError, match=message):
+            plot.between_positions(deep, layer)
+    with pytest.raises(TypeError, match="of a solution or a run"):
+        plot.between_positions("nothing")
 
 
 @pytest.mark.long
@@ -88,6 +93,10 @@ def test_learned_kernels():
     rich = ak.solve(ak.ANBK(ak.CNN(1, 2, 2), richness=1.0, beta=10.0), X, Y)
     trace = np.trace(rich.spatial())
     assert trace == pytest.approx(np.trace(rich.kernel) / 4, rel=5 / np.sqrt(len(rich.draws[0])))
+    pooled = ak.solve(ak.ANBK(ak.CNN(1, 2, 2, readout="mean"), richness=1.0, beta=10.0), X, Y)
+    # The mean over pairs of positions, off the diagonal too, is what a mean readout makes of them.
+    wanted = pytest.approx(np.trace(pooled.kernel) / 4, rel=5 / np.sqrt(len(pooled.draws[0])))
+    assert pooled.spatial().mean() == wanted
     own = np.mean([rich.spatial(point=p) for p in range(4)], axis=0)
     np.testing.assert_allclose(rich.spatial(), own, rtol=1e-9)
     rest = ak.solve(ak.ANTK(ak.CNN(1, 2, 2), richness=2.0, decay=0.1), X, Y, throw=False)
@@ -120,3 +129,5 @@ def test_drawing(lazy):
 def test_what_cannot_be_drawn(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot.spatial(Figure().subplots(), np.eye(8), **arguments)
+    with pytest.raises(TypeError, match="position must be an integer"):
+        plot.spatial(Figure().subplots(), np.eye(8), position=1.5)

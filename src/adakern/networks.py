@@ -104,7 +104,7 @@ class CNN(Network):
 
     Args:
         depth: hidden layers $L\ge1$.
-        window: filter size, an integer, a (height, width) pair, or one of either per layer.
+        window: filter size, an integer, a (height, width) pair, or one of either per layer. Two integers are a pair, with two layers too: give ((3, 3), (2, 2)) for one each.
         stride: step between positions, likewise; by default 1.
         activation: as for `MLP`.
         padding: what a window sees outside of the image, at every layer. "valid": windows stay inside. "same": zeros, with ⌈size/stride⌉ positions per
@@ -261,6 +261,8 @@ def _pair(name: str, value: Any) -> Pair:
 
 def _per_layer(name: str, value: Any, depth: int) -> tuple[Pair, ...]:
     """One pair per layer. A flat sequence of two integers is a (height, width) pair; a longer or nested one is per layer."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
         nested = any(isinstance(item, Sequence) for item in value)
         if nested or len(value) != 2:

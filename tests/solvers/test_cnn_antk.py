@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 import adakern as ak
+from adakern.precision import scope
 from adakern.solvers import atoms, rest_task
 
 RNG = np.random.default_rng(11)
@@ -133,6 +134,27 @@ def test_a_spoilt_answer_has_a_large_residual(find):
         shares=solution.shares,
     )
     assert solution.limit.residual(IMAGES, LABELS[:, None], spoilt) > 0.01
+
+
+def test_a_missing_neuron_spoils_the_certificate(find):
+    """Without the neuron that does most, something pulls harder than its price; the certificate of the whole is small."""
+    solution = find("flatten")
+    assert solution.certificate < 1e-3
+    most = int(np.argmax(solution.shares[0] * np.sum(solution.draws[0] ** 2, axis=1)))
+    left = np.arange(len(solution.shares[0])) != most
+    parts = {name: tuple(part[left] for part in getattr(solution, name)) for name in ("draws", "shares", "slopes")}
+    answer = ak.limits.Answer(
+        kernels=solution.kernels,
+        kernel=solution.kernel,
+        coefficients=solution.coefficients[:, None],
+        fitted=solution.fitted[:, None],
+        errors=solution.errors[:, None],
+        kernel_errors=solution.kernel_errors,
+        **parts,
+    )
+    with scope("float64"):
+        spoilt = solution.limit.audit(IMAGES, LABELS[:, None], answer)[1]["certificate"]
+    assert spoilt > 0.05
 
 
 def test_channels_and_images_may_be_permuted(find):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 
-from adakern import inputs, space
+from adakern import checks, inputs, space
 from adakern.finite import Run
 from adakern.networks import CNN
 from adakern.readings import correlations
@@ -35,10 +35,12 @@ def spatial(
         grid: rows and columns of positions, for a kernel that is no square of them.
         least: correlation at the dark end of the colours, by default the least that is drawn; the bright end is 1.
     """
+    if isinstance(of, np.ndarray) and (of.ndim != 2 or of.shape[0] != of.shape[1]):
+        raise ValueError(f"a kernel between positions must have shape (S, S), but this one has shape {of.shape}")
     shown = correlations(of if isinstance(of, np.ndarray) else between_positions(of, layer))
     sites = len(shown)
     if position is not None:
-        if not 0 <= position < sites:
+        if checks.integer("position", position, least=0) >= sites:
             raise ValueError(f"position must be between 0 and {sites - 1}, but it is {position}")
         shape = _grid(of, layer, sites) if grid is None else grid
         if shape[0] * shape[1] != sites:
@@ -57,8 +59,12 @@ def between_positions(of: Solution | Run, layer: int = 1) -> np.ndarray:
     r"""$\frac1P\sum_\mu\Phi^\ell_{\mu a,\mu a'}$ of a solution (`Solution.spatial`) or of the weights that a run kept, (S, S)."""
     if isinstance(of, Solution):
         return of.spatial(layer)
+    if not isinstance(of, Run):
+        raise TypeError(f"a kernel between positions is of a solution or a run, but this is a {type(of).__name__}")
     if not isinstance(of.network, CNN):
         raise ValueError("a kernel between positions exists for CNNs, and this network is an MLP")
+    if checks.integer("layer", layer, least=1) > of.network.depth:
+        raise ValueError(f"layer must be at most {of.network.depth}, the depth, but it is {layer}")
     if layer < of.network.depth:
         return space.of_kernel(of.kernels[layer - 1])
     sites, points = of.network.sites(of.X.shape)[layer - 1], len(of.X)
