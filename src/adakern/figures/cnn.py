@@ -29,7 +29,7 @@ LOOKS = {"MLP": (style.BLUE, "o"), "CNN": (style.VERMILION, "s")}
 class Settings:
     """Sizes, and how long to train: decay and time are those of the loss averaged over patterns."""
 
-    points: tuple[int, ...] = (50, 100, 200, 500, 1000)
+    points: tuple[int, ...] = (50, 100, 200, 500)
     tests: int = 500
     richness: tuple[float, ...] = (0.3, 1.0)
     decay: float = 0.01
