@@ -118,8 +118,3 @@ def test_the_kernel_of_the_end_is_that_of_the_start_in_a_lazy_network():
             np.mean(way[error] ** 2)
         )  # of four replicas and shared by points: over 16 seeds f was up to 2.9 off
         assert np.sqrt(np.mean((way[name] - lazy) ** 2)) < 4 * scatter < 0.1 * np.abs(lazy).max()
-
-
-def test_slopes_at_kinks_are_those_of_the_trajectory():
-    """In a rich network neurons slide along kinks: with slopes of 0 or 1 the kernel of 50 images was 0.7 % off."""
-    assert predictors.dynamics(Data("cifar10", 30, 5), richness=1.0, time=8.0, neurons=512)["off"] < 1e-4

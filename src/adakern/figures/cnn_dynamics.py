@@ -28,7 +28,7 @@ PAPER = (
 class Settings:
     """Sizes, and where to look: times in units of 1/P."""
 
-    points: tuple[int, ...] = (100, 1000)
+    points: tuple[int, ...] = (100, 500)
     tests: int = 500
     richness: tuple[float, ...] = (0.3, 1.0, 3.0)
     decay: float = 0.01

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import norm
 
 import adakern as ak
 from adakern.figures import measuring, style
@@ -111,42 +110,13 @@ def dynamics(data: Data, richness: float, time: float, neurons: int) -> Arrays:
     net = mlp(1, "relu")
     limit = ak.ANTK(net, richness=richness, decay=0.0)
     way = ak.dynamics(limit, X, y, [time], X_test=new, neurons=neurons, accuracy=1e-4)
-    assert way.predictions is not None and way.prediction_errors is not None and way.tangent_kernels is not None
-    assert way.weights is not None and way.readouts is not None
-    inputs, basis = X.shape[1], way.basis
-    basis = np.eye(inputs) if basis is None else basis
-    rows, fresh = X / np.sqrt(inputs), new / np.sqrt(inputs)
-    weights, readouts = way.weights[-1].astype(np.float64), way.readouts[-1].astype(np.float64)
-    seen, unseen = weights @ (rows @ basis).T, weights @ (fresh @ basis).T  # (replicas, neurons, points)
-    # Neurons slide along kinks of training images, where their slope is a fraction that the rounded kink knows.
-    band = way.stats["rounded_kink"] * np.linalg.norm(rows, axis=1)
-    # The part of a new image outside the span of the training images meets Gaussian weights that nothing has moved.
-    far = np.sqrt(np.maximum(np.sum(fresh**2, axis=1) - np.sum((fresh @ basis) ** 2, axis=1), 1e-12))
-    features = np.maximum(seen, 0), unseen * norm.cdf(unseen / far) + far * norm.pdf(unseen / far)
-    gradients = readouts * np.clip(0.5 + seen / (2 * band), 0, 1), readouts * norm.cdf(unseen / far)
-    grams = rows @ rows.T, fresh @ rows.T
-
-    def tangents(some: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Between training images, and between new and training images."""
-        near, steep = (part[0][some].reshape(-1, len(X)) for part in (features, gradients))
-        own, cross = (
-            (phi[some].reshape(len(near), -1).T @ near + gram * (g[some].reshape(len(near), -1).T @ steep)) / len(near)
-            for phi, g, gram in zip(features, gradients, grams, strict=True)
-        )
-        return own, cross
-
-    def regressed(own: np.ndarray, cross: np.ndarray) -> np.ndarray:
-        return np.asarray(cross @ np.linalg.solve(own, y))
-
-    whole = tangents(slice(None))
-    each = np.stack([regressed(*tangents(slice(index, index + 1))) for index in range(len(weights))])
-    theirs = way.tangent_kernels[-1]
+    assert way.predictions is not None and way.prediction_errors is not None
+    end, error = way.tangent_regression(new)
     return {
         "f": way.predictions[-1],
         "error": way.prediction_errors[-1],
-        "end": regressed(*whole),
-        "end_error": measuring.over(each)[1],
-        "off": np.linalg.norm(whole[0] - theirs) / np.linalg.norm(theirs),
+        "end": end,
+        "end_error": error,
         "loss": way.train_loss[-1],
     }
 

@@ -11,6 +11,8 @@ import numpy as np
 from adakern import checks, files, inputs, storage
 from adakern.limits import ANTK
 from adakern.networks import CNN
+from adakern.precision import scope
+from adakern.trajectories import tangents
 from adakern.trajectories.pairs import resolved
 
 FORMAT = "adakern-trajectory"
@@ -135,6 +137,34 @@ class Trajectory:
             row = inputs.features(self.limit.network, self.X[point : point + 1])[position]
             values = (np.asarray(self.weights)[index] @ (row if self.basis is None else row @ self.basis)).ravel()
         return values, np.full(len(values), 1 / len(values))
+
+    def tangent_regression(self, X: Any, time: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        r"""What kernel regression with the tangent kernel of a moment predicts at new inputs, $k(x)^\top K^{-1}y$, and its standard error over replicas; of an MLP with one hidden layer and one output whose neurons were kept.
+
+        At the start it is the NTK's predictor. Later it is what the network would say if it had had this kernel from the start, and not what it says.
+
+        Args:
+            X: new inputs.
+            time: one of `times`, by default the last.
+        """
+        network = self.limit.network
+        if isinstance(network, CNN) or network.depth > 1 or self.y.ndim > 1:
+            raise ValueError("tangent_regression is for an MLP with one hidden layer and one output")
+        if self.weights is None or self.readouts is None:
+            raise ValueError("tangent_regression needs the neurons, which were not kept; call dynamics with keep=True")
+        new = checks.inputs("X", X, ndim=network.input_ndim, like=self.X)
+        index = self.index(float(self.times[-1]) if time is None and len(self.times) else time or 0.0)
+        with scope("float64"):
+            found = tangents.neurons(
+                network.activation,
+                inputs.features(network, self.X).reshape(len(self.X), -1),
+                inputs.features(network, new).reshape(len(new), -1),
+                self.weights[index].astype(np.float64),
+                self.readouts[index, ..., 0].astype(np.float64),
+                self.basis,
+                float(self.stats.get("rounded_kink") or 0.0),
+            )
+        return tangents.regression(found, np.asarray(self.y, np.float64))
 
     def two_times(self, layer: int, time: float, other: float) -> np.ndarray:
         r"""$\Phi^\ell_{\mu\nu}(t,s)=\langle\varphi(h^\ell_\mu(t))\varphi(h^\ell_\nu(s))\rangle$ of two of the `times`, (P, P), of several hidden layers, from pairs of times or fields that were kept."""
