@@ -95,10 +95,11 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         style.legend(
             place,
             f"points: {settings.networks} networks, {settings.width} neurons or channels, ± 2 s.e.\nz: theory − networks in joint standard errors",
+            loc="upper right",
         )
     low, high = zip(*(place.get_ylim() for place in axes[0]), strict=True)
     for place in axes[0]:
-        place.set_ylim(min(low), max(high))
+        place.set_ylim(min(low), max(high) + 0.5 * (max(high) - min(low)))  # room for the legend
     return figure
 
 

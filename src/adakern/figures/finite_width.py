@@ -134,7 +134,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         )
     limits = [limit for place in (left, right) for limit in place.get_ylim()]
     for place in (left, right):
-        place.set_ylim(min(limits), max(limits) + 0.1 * (max(limits) - min(limits)))
+        place.set_ylim(min(limits), max(limits) + 0.5 * (max(limits) - min(limits)))  # room for the legend
     return figure
 
 
