@@ -50,14 +50,14 @@ def richness(of: Subject) -> float:
 
 def classes(y: np.ndarray) -> np.ndarray:
     """The key by which points are sorted: the target, or the output that is largest where that is the class; 0 for every point where several outputs are real numbers."""
-    if y.ndim == 1:
-        return y
+    if y.ndim == 1 or y.shape[1] == 1:
+        return y.reshape(len(y))
     return np.argmax(y, axis=1) if discrete(y) else np.zeros(len(y), int)
 
 
 def discrete(y: np.ndarray) -> bool:
     """Whether sorting gives groups worth a line between them: classes, and not a different number, or row of numbers, for every point."""
-    if y.ndim == 2:  # one row of targets for each class
+    if y.ndim == 2 and y.shape[1] > 1:  # one row of targets for each class
         return len(np.unique(y, axis=0)) == len(np.unique(np.argmax(y, axis=1)))
     return len(np.unique(y)) <= max(2, len(y) // 3)
 
@@ -65,9 +65,9 @@ def discrete(y: np.ndarray) -> bool:
 def check_labels(labels: Sequence[str], count: int) -> None:
     """Refuse names of classes, if there are any, that are not as many as the classes."""
     if len(labels) not in (0, count):
-        have = f"there are {count} classes" if count else "the targets are no classes"
+        have = f"there are {count} classes and {len(labels)} names" if count else "the targets are no classes"
         raise ValueError(
-            f"labels must name every class, but {have} and {len(labels)} names; leave them out, or give {count}"
+            f"labels must name every class, but {have}; leave them out" + (f", or give {count}" if count else "")
         )
 
 

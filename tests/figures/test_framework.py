@@ -214,7 +214,14 @@ def test_numbers_and_settings_survive_their_file(cache, tmp_path):
     assert "has no settings" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
     (tmp_path / "toy.npz").write_bytes(b"nothing of the kind")
     assert "cannot be read as one" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
+    with (tmp_path / "toy.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    assert "a single array" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
     np.savez(tmp_path / "toy.npz", settings=np.array('{"other": 1}'))
+    whole = (tmp_path / "toy.npz").read_bytes()
+    (tmp_path / "toy.npz").write_bytes(whole[: len(whole) // 2])
+    assert "cannot be read as one" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
+    (tmp_path / "toy.npz").write_bytes(whole)
     assert "settings are those of another" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
     assert "make the figure first" in str(running.redraw("toy", tmp_path / "none.npz", saved).error)
 

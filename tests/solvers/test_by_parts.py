@@ -25,8 +25,8 @@ def tilted(phi, count, seed):
     return white[np.minimum(places, count - 1)], (h * weights[:, None]).T @ h
 
 
-def found(name, draws, **changes):
-    arguments = {"kernels": [KERNEL], "top": TOP, "draws": [draws], "decays": [DECAY]} | changes
+def found(name, sample, **changes):
+    arguments = {"kernels": [KERNEL], "top": TOP, "draws": [sample], "decays": [DECAY]} | changes
     with scope("float64"):
         return by_parts.duals(activations.get(name), sites.POINTS, **arguments)
 
@@ -71,6 +71,12 @@ def test_nearly_singular_kernels_do_not_blow_up_noise():
     known = samples[0] + 0.5 * np.eye(3)
     mixed = by_parts.joined(thin, known + noise, samples[0])
     assert mixed[2, 2] == pytest.approx(known[2, 2]) and np.abs(mixed).max() < 2
+
+
+def test_one_hidden_layer_forms_nothing(monkeypatch):
+    """Its only dual is the top one; over pairs of positions a matrix would be large."""
+    monkeypatch.setattr(by_parts, "_unpooled", lambda *_: pytest.fail("formed"))
+    assert found("relu", None, kernels=[], draws=[], decays=[]) == []
 
 
 def test_no_data_no_dual():

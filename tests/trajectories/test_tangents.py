@@ -47,6 +47,13 @@ def test_it_meets_the_targets_and_slopes_are_those_of_the_trajectory():
     assert np.linalg.norm(cross - theirs) < 0.02 * np.linalg.norm(theirs)
 
 
+def test_points_given_twice():
+    twice, y = np.concatenate([X, X[:1]]), np.append(Y, Y[0])
+    limit = ak.ANTK(ak.MLP(1, "tanh"), richness=1.0, decay=0.0)
+    way = ak.dynamics(limit, twice, y, [0.0], neurons=64, replicas=2, accuracy=1e-2)
+    assert (np.abs(way.tangent_regression(twice)[0] - y) < 1e-6).all()
+
+
 def test_what_has_no_such_kernel_is_refused():
     way = follow("tanh", [0.1], neurons=16, replicas=1, accuracy=1e-2)
     assert np.isnan(way.tangent_regression(NEW)[1]).all()

@@ -73,7 +73,7 @@ def as_gaussian(z: Any, few: Any, known: Any, groups: int) -> np.ndarray:
     With $e_1$ the scatter of $n$ groups and $e_2$ known, $z$ has Student's law with $(n-1)(1+e_2^2/e_1^2)^2$ degrees of freedom (Welch and Satterthwaite). For eight groups alone one score in 200 is beyond 4.
     """
     few, known = np.asarray(few, np.float64), np.asarray(known, np.float64)
-    degrees = (groups - 1) * (1 + np.square(known / np.maximum(few, 1e-300))) ** 2
+    degrees = (groups - 1) * (1 + np.square(np.minimum(known / np.maximum(few, 1e-300), 1e3))) ** 2
     rare = stats.t.logsf(np.abs(z), np.minimum(degrees, 1e6))
     return np.asarray(np.sign(z) * -special.ndtri_exp(rare))
 

@@ -110,7 +110,7 @@ def compare(
     sizes, runs = networks(options, label, limit, data, how, widths)
     several = depth > 1 and activation == "relu" and not options.quick
     theories = [
-        rested(limit, X, y, seed=seed, checkpoint=options.checkpoint(f"{label}, seed {seed}"))
+        rested(limit, X, y, seed=seed, checkpoint=options.checkpoint(f"{label}, {len(X)} points, seed {seed}"))
         for seed in range(SEEDS if several else 1)
     ]
     theory = min(theories, key=lambda one: (not one.converged, float(one.stats["objective"])))

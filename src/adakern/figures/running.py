@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -183,10 +184,12 @@ def unflatten(module: Module[Any], path: Path) -> tuple[Any, Numbers]:
     wanted = f"{path} must be a file of numbers that `adakern figure` wrote"
     try:
         file = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as failure:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as failure:
         raise ValueError(f"{wanted}, but it cannot be read as one") from failure
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise ValueError(f"{wanted}, but it holds a single array")
     with file:
-        if _SETTINGS not in getattr(file, "files", ()):
+        if _SETTINGS not in file.files:
             raise ValueError(f"{wanted}, but it has no settings")
         held = json.loads(str(file[_SETTINGS]))
         for key in file.files:

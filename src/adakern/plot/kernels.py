@@ -66,7 +66,7 @@ def kernel(
     for edge in edges[1:-1] - 0.5 if readings.discrete(targets) else ():
         axes.axhline(edge, color="white", linewidth=1.2)
         axes.axvline(edge, color="white", linewidth=1.2)
-    readings.check_labels(labels, len(counts))
+    readings.check_labels(labels, len(counts) if readings.discrete(targets) else 0)
     middles = (edges[:-1] + edges[1:] - 1) / 2
     axes.set_xticks(middles[: len(labels)], labels)
     axes.set_yticks(middles[: len(labels)], labels, rotation=90, va="center")

@@ -55,7 +55,7 @@ def groups(y: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     values, member = np.unique(readings.classes(y), return_inverse=True)
     readings.check_labels(labels, len(values))
     prefix = "output" if y.ndim == 2 else "y ="
-    names = labels or [f"{prefix} {value:g}".replace("-", "−") for value in values]
+    names = list(labels) or [f"{prefix} {value:g}".replace("-", "−") for value in values]
     return {"names": [str(name) for name in names], "member": member}
 
 

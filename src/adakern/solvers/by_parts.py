@@ -46,6 +46,8 @@ def duals(
         decays: $\lambda_1,\dots,\lambda_{L-1}$.
     """
     found: list[np.ndarray] = []
+    if not kernels:  # one hidden layer, whose only dual is the top one: nothing over pairs of positions is formed
+        return found
     above = _unpooled(where, jnp.asarray(top))
     for layer in reversed(range(len(kernels))):
         kernel, decay = jnp.asarray(kernels[layer]), decays[layer]
@@ -58,7 +60,7 @@ def duals(
 
 
 def joined(kernel: np.ndarray, derivative: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """The derivative of the energy, averaged over a whole run and corrected, between the firm directions of a kernel; by parts, from its last draws, elsewhere."""
+    """The derivative of the energy, averaged over a whole run and corrected, between the firm directions of a kernel; by parts, from the draws that are kept of it, elsewhere."""
     values, vectors = np.linalg.eigh(kernel)
     firm = vectors[:, values > _FIRM * values[-1]]
     within = firm @ firm.T

@@ -43,12 +43,12 @@ class Way(NamedTuple):
 
     def trace(self, end: End, used: int) -> tuple[str, list[list[float]]]:
         """What there is to draw, with where it ended, at most 200 points of it."""
-        certified = end.gap is not None and len(self.gaps) > 1
+        certified = end.gap is not None and len(self.gaps) > 0
         points = self.gaps if certified else self.motions
         last = end.gap.relative if certified and end.gap is not None else end.relative
-        thin = points[:: max(1, len(points) // 200)]
+        thin = points[:: max(1, -(-len(points) // 199))]
         found = [list(point) for point in [*thin, (float(used), last)] if np.isfinite(point[1])]
-        return ("duality gap" if certified else "relative gradient"), found
+        return ("duality gap" if certified else "relative gradient"), found if len(found) > 1 else []
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from adakern import quadrature
+from adakern import linalg, quadrature
 from adakern.activations import Activation
 from adakern.trajectories import kinks
 
@@ -73,11 +73,12 @@ def neurons(
 
 
 def regression(found: Neurons, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions at the new points, and their standard error over replicas, NaN with one."""
+    """Predictions at the new points, and their standard error over replicas, NaN with one; called inside `precision.scope`."""
 
     def predicted(some: slice = slice(None)) -> np.ndarray:
         own, cross = found.kernels(some)
-        return np.asarray(cross @ np.linalg.solve(own, y))
+        # The least-norm solution where points are given twice, or neurons are fewer than points.
+        return np.asarray(cross @ np.asarray(linalg.solve_psd(jnp.asarray(own), 0.0, jnp.asarray(y)[:, None]).x[:, 0]))
 
     count = len(found.features[0])
     each = np.stack([predicted(slice(index, index + 1)) for index in range(count)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adakern import checks, files, inputs, storage
+from adakern import checks, files, inputs, memory, storage
 from adakern.limits import ANTK
 from adakern.networks import CNN
 from adakern.precision import scope
@@ -154,17 +154,18 @@ class Trajectory:
             raise ValueError("tangent_regression needs the neurons, which were not kept; call dynamics with keep=True")
         new = checks.inputs("X", X, ndim=network.input_ndim, like=self.X)
         index = self.index(float(self.times[-1]) if time is None and len(self.times) else time or 0.0)
+        weights, readouts = self.weights[index].astype(np.float64), self.readouts[index, ..., 0].astype(np.float64)
+        rows, fresh = (inputs.features(network, part).reshape(len(part), -1) for part in (self.X, new))
+        rounded, y = float(self.stats.get("rounded_kink") or 0.0), np.asarray(self.y, np.float64)
+        batch = max(1, memory.DEFAULT_BUDGET // (8 * 10 * weights[..., 0].size))  # of new points: ten arrays at once
+        parts = []
         with scope("float64"):
-            found = tangents.neurons(
-                network.activation,
-                inputs.features(network, self.X).reshape(len(self.X), -1),
-                inputs.features(network, new).reshape(len(new), -1),
-                self.weights[index].astype(np.float64),
-                self.readouts[index, ..., 0].astype(np.float64),
-                self.basis,
-                float(self.stats.get("rounded_kink") or 0.0),
-            )
-        return tangents.regression(found, np.asarray(self.y, np.float64))
+            for begin in range(0, max(len(fresh), 1), batch):
+                some = fresh[begin : begin + batch]
+                found = tangents.neurons(network.activation, rows, some, weights, readouts, self.basis, rounded)
+                parts.append(tangents.regression(found, y))
+        f, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return f, errors
 
     def two_times(self, layer: int, time: float, other: float) -> np.ndarray:
         r"""$\Phi^\ell_{\mu\nu}(t,s)=\langle\varphi(h^\ell_\mu(t))\varphi(h^\ell_\nu(s))\rangle$ of two of the `times`, (P, P), of several hidden layers, from pairs of times or fields that were kept."""
