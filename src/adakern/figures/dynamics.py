@@ -94,7 +94,9 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         _losses(place, settings, numbers, name)
         place.set(xlabel="time $t$", ylabel=rf"$\frac{{1}}{{2}}\langle(y-f)^2\rangle$, {images} images")
         place.set_title(f"Loss, {images} images")
-    style.legend(axes[0, 0], f"line: theory\npoints: networks, N = {settings.width}, ± 2 s.e.", loc="lower left")
+    low, high = axes[0, 1].get_ylim()
+    axes[0, 1].set_ylim(low, high + 0.5 * (high - low))  # room for the legend
+    style.legend(axes[0, 1], f"line: theory\npoints: networks, N = {settings.width}, ± 2 s.e.", loc="upper right")
     for place, name, label in (
         (axes[1, 0], "field", "preactivation $h$ of an image"),
         (axes[1, 1], "readout", "pregradient signal $z$, the readout weight"),
@@ -102,7 +104,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         _laws(place, settings, numbers, name)
         place.set(xlabel=label, ylabel="density", yscale="log", ylim=(3e-4, 300))
         place.set_title(f"At the end of training, t = {settings.times[-1]:g}")
-    style.legend(axes[1, 0], "steps: theory; dots: networks", loc="upper right")
+    style.legend(axes[1, 1], "steps: theory; dots: networks", loc="upper right")
     return figure
 
 
