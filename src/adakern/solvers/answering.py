@@ -98,7 +98,6 @@ def answer(
     data, depth, counted = clock.data, limit.network.depth, record.tally
     dtype = np.dtype(str(data.root.dtype))
     estimates = [counted.kernel(layer) for layer in range(depth)]
-    duals = [counted.dual(layer) for layer in range(depth - 1)]
     overs = [clock.model.sites.over(points, layer, depth) for layer in range(depth)]
     kernels = tuple(over.expand(e.mean).astype(dtype) for over, e in zip(overs, estimates, strict=True))
     inner = readout_of(clock.model.loss, jnp.asarray(kernels[-1]), data)
@@ -111,18 +110,15 @@ def answer(
     draws = tuple(
         np.stack([s[layer] for s in kept], axis=1).reshape(-1, kept[0][layer].shape[1]) for layer in range(depth)
     )
-    parts = by_parts.duals(
+    lower = by_parts.duals(
         limit.network.activation,
         clock.model.sites,
         [estimate.mean for estimate in estimates[:-1]],
         overs[-1].collapse(top),
         draws[1:],
         limit.decays[1:-1],
+        [counted.dual(layer).mean for layer in range(depth - 1)],
     )
-    lower = [
-        by_parts.joined(estimates[i].mean, dual.mean, part)
-        for i, (dual, part) in enumerate(zip(duals, parts, strict=True))
-    ]
     if record.phase != "average":  # a moment or two, not a sample: nothing is known of its error
         estimates = [estimate._replace(error=np.full_like(estimate.error, np.inf)) for estimate in estimates]
     standing = [_standing(clock, [estimate.mean for estimate in estimates], kept, layer) for layer in range(depth)]

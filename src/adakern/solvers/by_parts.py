@@ -34,6 +34,7 @@ def duals(
     top: np.ndarray,
     draws: Sequence[np.ndarray],
     decays: Sequence[float],
+    derivatives: Sequence[np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     r"""$\hat\Phi^1,\dots,\hat\Phi^{L-1}$ over the rows of the kernels.
 
@@ -44,6 +45,7 @@ def duals(
         top: $\hat\Phi^L$ over the same points.
         draws: white neurons of the layers 2 to L, (n, rows) each.
         decays: $\lambda_1,\dots,\lambda_{L-1}$.
+        derivatives: $2\,\mathrm dE/\mathrm d\Phi^\ell$, to join with what comes out, from the top down.
     """
     found: list[np.ndarray] = []
     if not kernels:  # one hidden layer, whose only dual is the top one: nothing over pairs of positions is formed
@@ -55,6 +57,8 @@ def duals(
         mean = _mean(activation, above, root, jnp.asarray(draws[layer]))
         (below,) = jax.vjp(lambda k, layer=layer: where.seen(layer, k), kernel)[1](mean)
         above = (below + below.T) / (2 * decay)
+        if derivatives is not None:
+            above = jnp.asarray(joined(kernels[layer], derivatives[layer], np.asarray(above)))
         found.insert(0, np.asarray(above))
     return found
 
