@@ -90,7 +90,10 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
                 _curve(place, settings, numbers, kind, points, richness, index)
             place.set(xscale="log", xlabel="training time × number of images", ylabel=f"{kind} loss, mean of $(y-f)^2$")
             place.set_title(f"{points} images: {kind} loss")
-            style.legend(place, f"lines: theory; {words}", loc="lower left" if kind == "train" else "best")
+            if kind == "test":  # room for the legend
+                low, high = place.get_ylim()
+                place.set_ylim(low, high + 0.6 * (high - low))
+            style.legend(place, f"lines: theory; {words}", loc="lower left" if kind == "train" else "upper right")
         axes[1, column].set_yscale("log")
     return figure
 
