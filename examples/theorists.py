@@ -93,4 +93,4 @@ ak.plot.kernel(left, rich)
 ak.plot.density(middle, rich, layer=2, point=0)
 ak.plot.alignment(right, rich)
 ak.plot.trace(last, rich)
-figure
+figure  # noqa: B018  (the last value of a cell is what a notebook shows)
