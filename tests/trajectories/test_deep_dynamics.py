@@ -191,6 +191,7 @@ def test_pairs_of_times(followed):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_late_gradients_of_several_outputs_are_remembered(points):
     """They are weighted by errors, which become small: their directions are as new as ever."""
     X, y = points[:2]
