@@ -120,19 +120,18 @@ def test_certificate_and_equations(find, readout):
     assert value_found * (1 - 1e-4) <= end.fun <= value_found * (1 + 5e-3)
 
 
+def claimed(solution, **changes):
+    """The answer that a solution claims, with something else in it."""
+    held = {
+        name: getattr(solution, name) for name in ("kernels", "kernel", "kernel_errors", "draws", "slopes", "shares")
+    }
+    columns = {name: getattr(solution, name)[:, None] for name in ("coefficients", "fitted", "errors")}
+    return ak.limits.Answer(**(held | columns | changes))
+
+
 def test_a_spoilt_answer_has_a_large_residual(find):
     solution = find("flatten")
-    spoilt = ak.limits.Answer(
-        kernels=solution.kernels,
-        kernel=solution.kernel,
-        coefficients=solution.coefficients[:, None],
-        fitted=solution.fitted[:, None],
-        errors=solution.errors[:, None],
-        kernel_errors=solution.kernel_errors,
-        draws=(solution.draws[0] * np.array([1.0, 1.0, 1.0, 1.1] * 6)[None, :],),
-        slopes=solution.slopes,
-        shares=solution.shares,
-    )
+    spoilt = claimed(solution, draws=(solution.draws[0] * np.array([1.0, 1.0, 1.0, 1.1] * 6)[None, :],))
     assert solution.limit.residual(IMAGES, LABELS[:, None], spoilt) > 0.01
 
 
@@ -143,17 +142,8 @@ def test_a_missing_neuron_spoils_the_certificate(find):
     most = int(np.argmax(solution.shares[0] * np.sum(solution.draws[0] ** 2, axis=1)))
     left = np.arange(len(solution.shares[0])) != most
     parts = {name: tuple(part[left] for part in getattr(solution, name)) for name in ("draws", "shares", "slopes")}
-    answer = ak.limits.Answer(
-        kernels=solution.kernels,
-        kernel=solution.kernel,
-        coefficients=solution.coefficients[:, None],
-        fitted=solution.fitted[:, None],
-        errors=solution.errors[:, None],
-        kernel_errors=solution.kernel_errors,
-        **parts,
-    )
     with scope("float64"):
-        spoilt = solution.limit.audit(IMAGES, LABELS[:, None], answer)[1]["certificate"]
+        spoilt = solution.limit.audit(IMAGES, LABELS[:, None], claimed(solution, **parts))[1]["certificate"]
     assert spoilt > 0.05
 
 
