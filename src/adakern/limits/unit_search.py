@@ -41,6 +41,9 @@ _FAMILY = 0.98  # cosine of neurons of one family
 _TOGETHER = 1e-7  # one minus the cosine between climbs that end at one maximum
 _LARGE = 3e5  # numbers of a root from which on corners are rounded in every climb; a tenth of it with several outputs
 _SETTLED = 32  # of the ends of rounded climbs, which are brought to rest
+_HUGE = 1e6  # numbers of a root from which on neurons are settled in the end alone; a tenth of it with several outputs
+_NEAR = 0.01  # angle at which climbs of neurons that are close to their maxima begin
+_GROWN = 1e-3  # relative: what a round of their families is to find for another
 _FEW = 4  # times that each maximum was found on average
 
 
@@ -108,28 +111,55 @@ def search(activation: Activation, root: Any, factor: Any, starts: Any, *, exact
 
 
 def funnelled(activation: Activation, root: Any, factor: Any, starts: Any, *, settled: int = _SETTLED) -> Found:
-    """`search` for problems with many maxima: every other start begins with a wide corner, the others with a narrower one (`rounded`), and the best ends, so many of them, are brought to rest. The others are good to about 1e-3."""
+    """`search` for problems with many maxima: `climbed`, and the best ends, so many of them, are brought to rest."""
+    rough = climbed(activation, root, factor, starts)
+    if not np.isinf(rough.error).all() or not len(rough.values):
+        return rough
+    return joined(resting(activation, root, factor, first(rough, settled).directions), rough)
+
+
+def climbed(activation: Activation, root: Any, factor: Any, starts: Any, *, near: bool = False) -> Found:
+    """Ends of climbs while a rounded corner closes (`rounded`), good to about 1e-3: every other start begins with a wide corner, the others with a narrower one; starts that are `near` their maxima with one that is all but closed, and are good to about 1e-5. Where there is no corner, or nothing to climb, `search`."""
     dtype = np.dtype(jnp.result_type(float))
     starts = unit(np.asarray(starts, np.float64))
     task, scale = _task(activation, root, factor, dtype)
     if scale == 0.0 or not len(task.rows) or not len(starts) or task.bend == 0.0:
         return search(activation, root, factor, starts)
-    firsts = enumerate((rounded.WIDE, rounded.NARROW))
-    ends = unit(np.concatenate([rounded.climb(task, starts[k::2], angle) for k, angle in firsts]))
-    size = memory.rows_per_batch(3 * 8 * len(task.rows), memory.DEFAULT_BUDGET, len(ends))
-    values = np.concatenate([_values(task, ends[begin : begin + size]) for begin in range(0, len(ends), size)])
-    rough = Found(ends, scale * values, np.zeros((len(ends), 0)), np.full(len(ends), np.inf))
-    heads = first(rough, settled).directions
+    if near:
+        ends = unit(rounded.climb(task, starts, _NEAR, rounded.FINE))
+    else:
+        firsts = enumerate((rounded.WIDE, rounded.NARROW))
+        ends = unit(np.concatenate([rounded.climb(task, starts[k::2], angle) for k, angle in firsts]))
+    values = scale * _values(task, ends)
+    return Found(
+        *(np.asarray(part, dtype) for part in (ends, values, np.zeros((len(ends), 0)), np.full(len(ends), np.inf)))
+    )
+
+
+def resting(activation: Activation, root: Any, factor: Any, places: Any) -> Found:
+    """Places, each brought to rest to rounding."""
+    dtype = np.dtype(jnp.result_type(float))
+    task, scale = _task(activation, root, factor, dtype)
     with threadpool_limits(1, user_api="blas"):
-        rest = [settle(task, u, np.asarray(task.rows @ u > 0, np.float64)) for u in heads]
-    found = joined(_found(task, scale, rest, dtype), rough)
-    return Found(*(np.asarray(part, dtype) for part in found))
+        rest = [
+            settle(task, u, np.asarray(task.rows @ u > 0, np.float64)) for u in unit(np.asarray(places, np.float64))
+        ]
+    return _found(task, scale, rest, dtype)
+
+
+def pulls(activation: Activation, root: Any, factor: Any, directions: Any) -> np.ndarray:
+    r"""$|F^\top\varphi(Au)|$ of unit neurons, (S, r), a few at a time."""
+    task, scale = _task(activation, root, factor, np.dtype(np.float64))
+    return scale * _values(task, np.asarray(directions, np.float64))
 
 
 def _values(task: Task, directions: np.ndarray) -> np.ndarray:
-    h = directions @ task.rows.T
-    values: np.ndarray = np.linalg.norm((task.line * h + task.bend * np.maximum(h, 0.0)) @ task.factor, axis=1)
-    return values
+    size = memory.rows_per_batch(3 * 8 * len(task.rows), memory.DEFAULT_BUDGET, len(directions))
+    found = [np.zeros(0)]
+    for begin in range(0, len(directions), size):
+        h = directions[begin : begin + size] @ task.rows.T
+        found.append(np.linalg.norm((task.line * h + task.bend * np.maximum(h, 0.0)) @ task.factor, axis=1))
+    return np.concatenate(found)
 
 
 def sought(activation: Activation, root: Any, factor: Any, starts: Any) -> Found:
@@ -219,6 +249,8 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     """
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), "uint32")))
     own = np.zeros((0, root.shape[1])) if known is None else unit(np.asarray(known, np.float64))
+    if np.size(root) > (_HUGE if np.shape(factor)[1] == 1 else _HUGE / 10):
+        return _hardest_of_many(activation, root, factor, starts, own, rng)
     many = _HOPS if len(own) and np.shape(factor)[1] == 1 else 0  # several outputs: climbs are long
     begin = np.concatenate([np.asarray(starts, np.float64), unit_starts.hops(own, many, rng)])
     found, ends = sought(activation, root, factor, begin), bends(activation)
@@ -229,6 +261,23 @@ def hardest(activation: Activation, root: Any, factor: Any, starts: Any, key: Ar
     others = families(activation, root, factor, heads, rng, rounds=_ROUNDS, idle=1 if few(found) else 2)
     settled = Found(*(part[np.isfinite(found.error)] for part in found))
     return first(joined(settled, there, others), _PARENTS)
+
+
+def _hardest_of_many(
+    activation: Activation, root: Any, factor: Any, starts: Any, own: np.ndarray, rng: np.random.Generator
+) -> Found:
+    """The same where bringing a neuron to rest takes seconds: neurons at hand and those of their families climb together, and the best few of all are settled."""
+    begin = np.concatenate([np.asarray(starts, np.float64), unit_starts.hops(own, _HOPS if len(own) else 0, rng)])
+    found = climbed(activation, root, factor, begin)
+    if len(own):
+        found = joined(found, climbed(activation, root, factor, own, near=True))
+    for _ in range(_ROUNDS):
+        best = float(np.max(found.values, initial=0.0))
+        young = unit_starts.hops(apart(found, own[:0], _PARENTS), _HOPS, rng)
+        found = joined(found, climbed(activation, root, factor, young))
+        if float(np.max(found.values)) <= (1 + _GROWN) * best:
+            break
+    return first(resting(activation, root, factor, first(found, _PARENTS).directions), _PARENTS)
 
 
 def few(found: Found) -> bool:

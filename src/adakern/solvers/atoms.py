@@ -38,7 +38,7 @@ class Shape:
 
     curve: Curve
     homogeneous: bool
-    root: np.ndarray  # of Φ⁰ over distinct points
+    root: np.ndarray  # of Φ⁰ over distinct points; in single precision, fields and features are too
     decays: tuple[float, ...]
     energy: Energy
     where: Sites = POINTS  # positions of a CNN's neurons
@@ -70,23 +70,26 @@ class _Layer(NamedTuple):
 
 
 def corner(fields: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ReLU with a parabola between -width and width."""
-    on = np.abs(fields) < width
-    safe = np.where(on, width, 1.0)
-    place = np.where(on, fields / safe, 0.0)
-    values = np.where(on, safe * (place + 1) ** 2 / 4, np.maximum(fields, 0.0))
-    return values, np.where(on, (place + 1) / 2, fields > 0), np.where(on, (1 - place**2) / 4, 0.0)
+    """ReLU with a parabola between -width and width. Few passes over the fields: with many neurons these take as long as their products do."""
+    rounded = bool(np.min(width, initial=1.0) > 0)
+    place = fields / (width if rounded else np.where(width > 0, width, 1.0))
+    slopes = 0.5 * np.clip(place, -1.0, 1.0, out=place) + 0.5
+    if not rounded:
+        slopes = np.where(width > 0, slopes, fields > 0)
+    values = np.maximum(fields - width, 0.0) + width * slopes**2
+    return values, slopes, slopes * (1 - slopes)
 
 
 def _climb(shape: Shape, atoms: Atoms) -> list[_Layer]:
-    below, found = shape.root, []
-    for index, (weights, shares) in enumerate(zip(atoms.incoming, atoms.shares, strict=True)):
+    below, found, dtype = shape.root, [], shape.root.dtype
+    for index, (incoming, shares) in enumerate(zip(atoms.incoming, atoms.shares, strict=True)):
+        weights = incoming.astype(dtype, copy=False)
         sizes, reach = np.linalg.norm(weights, axis=1), np.linalg.norm(below, axis=1)
         fields = weights @ below.T
-        values, slopes, bend = shape.curve(fields, atoms.angle / 2 * np.outer(sizes, reach))
+        values, slopes, bend = shape.curve(fields, np.outer(atoms.angle / 2 * sizes, reach))
         found.append(_Layer(below, fields, values, slopes, bend, sizes, reach))
         if index + 1 < len(atoms.incoming):
-            below = shape.where.gather(index, np.sqrt(shares)[:, None] * values)
+            below = shape.where.gather(index, np.sqrt(shares).astype(dtype)[:, None] * values)
     return found
 
 
@@ -98,23 +101,25 @@ def fields(shape: Shape, atoms: Atoms) -> list[np.ndarray]:
 def value_and_gradient(shape: Shape, atoms: Atoms) -> tuple[float, list[np.ndarray]]:
     """F and its derivatives in the weights."""
     climbed = _climb(shape, atoms)
-    pool, count = shape.where.pool, len(atoms.shares[-1])
-    top = pool.rows(np.sqrt(atoms.shares[-1])[:, None] * climbed[-1].values)
-    value, pull = shape.energy(top.T @ top)
+    pool, count, dtype = shape.where.pool, len(atoms.shares[-1]), shape.root.dtype
+    top = pool.rows(np.sqrt(atoms.shares[-1]).astype(dtype)[:, None] * climbed[-1].values)
+    value, pull = shape.energy((top.T @ top).astype(np.float64, copy=False))
+    pull = pull.astype(dtype, copy=False)
     back = pool.transpose(-(top @ pull) @ pull.T, count)  # dE/d(√w φ), (n, P): dE/dΦ = -½VVᵀ
     gradients = []
     for index in range(len(climbed) - 1, -1, -1):
         layer, weights, shares = climbed[index], atoms.incoming[index], atoms.shares[index]
-        pushed = back * np.sqrt(shares)[:, None]
+        pushed = back * np.sqrt(shares).astype(dtype)[:, None]
         slope, decay = pushed * layer.slopes, shape.decays[index]
         value += 0.5 * decay * float(np.sum(shares[:, None] * weights**2))
         gradient = slope @ layer.below + decay * shares[:, None] * weights
-        back = weights.T @ slope
-        if atoms.angle > 0:  # corners grow with the weights and with what they take in
-            widening = atoms.angle / 2 * pushed * layer.bend
-            gradient += (widening @ layer.reach / _some(layer.sizes))[:, None] * weights
-            back += (layer.sizes @ widening / _some(layer.reach))[None, :] * layer.below.T
+        widening = pushed * layer.bend if atoms.angle > 0 else None
+        if widening is not None:  # corners grow with the weights and with what they take in
+            gradient += (atoms.angle / 2 * (widening @ layer.reach) / _some(layer.sizes))[:, None] * weights
         if index:
+            back = weights.T.astype(dtype, copy=False) @ slope
+            if widening is not None:
+                back += (atoms.angle / 2 * (layer.sizes @ widening) / _some(layer.reach))[None, :] * layer.below.T
             back = shape.where.scatter(index - 1, back)
         gradients.append(gradient)
     return value, gradients[::-1]

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
-from adakern import inputs, losses
+from adakern import losses
 from adakern.limits import flow_gap, unit_search, unit_starts
-from adakern.limits.antk import ANTK
 from adakern.solvers import atoms as atomic
-from adakern.solvers import corrective, rest_gap, rest_newton, rest_path, rest_rounds, rest_search, rest_step, rest_wide
+from adakern.solvers import (
+    corrective,
+    rest_columns,
+    rest_gap,
+    rest_newton,
+    rest_path,
+    rest_rounds,
+    rest_search,
+    rest_step,
+    rest_wide,
+)
 from adakern.solvers.atoms import Atoms
 from adakern.solvers.rest_settle import CLOSE, settle
-from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, summed
+from adakern.solvers.rest_task import End, Meter, Problem, errors, factor, squared_curvature, summed
 
 _AIM = 0.01  # of the tolerance, for the duality gap: outputs differ by the root of it
 _EXTRA = 1  # turns taken for that when the tolerance is met
@@ -46,20 +53,6 @@ _HALF = 0.5  # of the tolerance, for their gap
 _ROUNDING = 1e-14  # of the value: a step that gains less is none
 _TRY = 2.0  # of the tolerance: gap from which it is tried to close the corner and be done, unless points are many, when that takes minutes
 _CALM = 3  # searches in a row that find nothing, where there are many maxima, before the corner is closed
-
-
-def _curvature(limit: ANTK, points: inputs.Distinct) -> Callable[[np.ndarray], np.ndarray] | None:
-    r"""Squared loss: $R$ with $dV=-R\,d\Phi\,V$ over distinct points, $(\Phi^L+\lambda_L)^{-1}$ with equal points added up."""
-    if limit.loss != "squared":
-        return None
-    counts = np.bincount(points.member).astype(np.float64)
-
-    def curvature(kernel: np.ndarray) -> np.ndarray:
-        matrix = kernel + np.diag(limit.decays[-1] / counts)  # what adding up equal points leaves
-        inverse: np.ndarray = cho_solve(cho_factor(matrix, lower=True), np.eye(len(kernel)))
-        return inverse
-
-    return curvature
 
 
 def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: Meter) -> End:
@@ -113,7 +106,7 @@ def corrected(task: Problem, found: Atoms, seed: int, tolerance: float, meter: M
             phi,
             limit.decays[0],
             task.shape.energy,
-            _curvature(limit, task.points),
+            squared_curvature(limit, task.points),
             find,
             measure,
             rest_gap.unit_neurons(found),
@@ -149,12 +142,14 @@ def fits(task: Problem) -> bool:
 
 
 def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None) -> End:
-    """From nothing, from problems with a higher price (`rest_path`), from many neurons that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
+    """From nothing, from problems with a higher price (`rest_path`), from very many neurons (`rest_columns`), from many that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = rest_gap.convex_of(task)
     path = found is None and rest_path.serves(task, convex, seed)
-    wide = found is None and not path and rest_wide.serves(task, convex, seed)
+    columns = found is None and not path and rest_columns.serves(task, convex, seed)
+    wide = columns or (found is None and not path and rest_wide.serves(task, convex, seed))
     if wide:
-        found, early = rest_wide.begun(task, convex, seed, tolerance, meter)
+        way = rest_columns.begun if columns else rest_wide.begun
+        found, early = way(task, convex, seed, tolerance, meter)
         if early is not None:
             return early
     law = None if found is None else _law(task, found)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from adakern import inputs, losses
 from adakern.limits import flow_gap, readout, sites
@@ -145,6 +146,20 @@ def energy_of(loss: losses.Loss, limit: ANTK, points: inputs.Distinct, y: np.nda
             return float(value), scale * belongs.T @ np.asarray(v)
 
     return energy
+
+
+def squared_curvature(limit: ANTK, points: inputs.Distinct) -> Callable[[np.ndarray], np.ndarray] | None:
+    r"""Squared loss: $R$ with $dV=-R\,d\Phi\,V$ over distinct points, $(\Phi^L+\lambda_L)^{-1}$ with equal points added up."""
+    if limit.loss != "squared":
+        return None
+    counts = np.bincount(points.member).astype(np.float64)
+
+    def curvature(kernel: np.ndarray) -> np.ndarray:
+        matrix = kernel + np.diag(limit.decays[-1] / counts)  # what adding up equal points leaves
+        inverse: np.ndarray = cho_solve(cho_factor(matrix, lower=True), np.eye(len(kernel)))
+        return inverse
+
+    return curvature
 
 
 def read(loss: losses.Loss, kernel: Any, y: Any, richness: float, decay: float) -> Any:

@@ -6,6 +6,7 @@ corners close on the way, cost less than one of its rounds where points are many
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -61,13 +62,12 @@ def begun(
 ) -> tuple[Atoms, End | None]:
     """Many neurons downhill, and with them others that a search finds missing as long as the gap falls quickly; and an end, where that is all that was asked for."""
     found, before = descended(task, seed, meter), np.inf
-    searches = int(np.clip(_THOROUGH / convex.root.size, 1, rest_gap.VERIFY))
     for turn in range(_TURNS):
         if meter.spent:
             break
         tight = tightened(task, found, tolerance, meter)
         end, pulls = rest_gap.measured(
-            task, convex, tight, seed + turn * rest_gap.VERIFY, turn, rest_gap.MOST * tolerance, searches
+            task, convex, tight, seed + turn * rest_gap.VERIFY, turn, rest_gap.MOST * tolerance, searches(convex)
         )
         enough = (rest_gap.ENOUGH if unit_search.few(pulls) else rest_gap.MOST) * tolerance
         if end.violation <= enough and end.relative <= tolerance:
@@ -81,9 +81,15 @@ def begun(
     return found, None
 
 
-def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
-    """Unit neurons of a search's starts, to where the last of the angles leaves them."""
+def searches(convex: rest_step.Convex) -> int:
+    """How many confirm a gap."""
+    return int(np.clip(_THOROUGH / convex.root.size, 1, rest_gap.VERIFY))
+
+
+def descended(task: Problem, seed: int, meter: Meter, angles: Sequence[tuple[float, int]] = ANGLES) -> Atoms:
+    """Unit neurons of a search's starts, to where the last of the angles leaves them. In single precision, which half of the time is enough for."""
     root, limit = task.shape.root, task.limit
+    task = task._replace(shape=replace(task.shape, root=root.astype(np.float32)))
     points = len(task.points.first)
     most = _NUMBERS // max(len(root), _PAIRS * root.shape[1])
     count = int(np.clip(_NEURONS[1] * points, _NEURONS[0], max(min(_NEURONS[2], most), _NEURONS[0])))
@@ -93,9 +99,9 @@ def descended(task: Problem, seed: int, meter: Meter) -> Atoms:
         aimed = unit_starts.default_starts(root, factor(task, summed(task, delta)), count // 2, jax.random.key(seed))
         noise = np.random.default_rng([seed, 3]).standard_normal((count - len(aimed), len(root))) @ root
         starts = np.concatenate([unit_search.unit(noise), aimed])
-        found = _scaled(task, Atoms((starts,), (np.full(count, 1 / count),), ANGLES[0][0]))
+        found = _scaled(task, Atoms((starts,), (np.full(count, 1 / count),), angles[0][0]))
         before = np.inf
-        for angle, patience in (*ANGLES, *(ANGLES[-1],) * _AGAIN):
+        for angle, patience in (*angles, *(angles[-1],) * _AGAIN):
             if meter.spent:
                 break
             again = found.angle == angle
