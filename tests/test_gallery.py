@@ -7,11 +7,12 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import matplotlib as mpl
 import matplotlib.image
 import numpy as np
 import pytest
 
-from adakern.figures import NAMES, get
+from adakern.figures import NAMES, get, room, running, style
 
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 PAGE = (FOLDER / "index.md").read_text(encoding="utf-8")
@@ -49,6 +50,24 @@ def test_the_command_is_the_one_that_made_the_numbers(name):
     settings = module.QUICK if quick else module.FULL
     assert held == _settings(settings)
     assert parts == {part.name for part in module.parts(settings)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_covered_or_cut_off(name):
+    """Drawn again from the numbers: no legend covers data or leaves its panel, and no text leaves the page."""
+    module = get(name)
+    settings, numbers = running.unflatten(module, FOLDER / f"{name}.npz")
+    with style.context():
+        picture = module.draw(settings, numbers)
+        picture.set_dpi(mpl.rcParams["savefig.dpi"])
+        picture.canvas.draw()
+    for axes in picture.axes:
+        if (legend := axes.get_legend()) is not None:
+            box, panel = legend.get_window_extent(), axes.get_window_extent()
+            assert not room.covered(axes)
+            assert box.x0 >= panel.x0 and box.x1 <= panel.x1 and box.y0 >= panel.y0 and box.y1 <= panel.y1
+    drawn, (width, height) = picture.get_tightbbox(), picture.get_size_inches()
+    assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= width and drawn.y1 <= height
 
 
 @pytest.mark.parametrize("name", NAMES)

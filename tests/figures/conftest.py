@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from adakern import figures
 from adakern.figures import style
+from adakern.figures.room import covered
 
 
 @pytest.fixture
@@ -29,6 +30,7 @@ def drawn() -> Callable[..., Figure]:
         assert any(axes.get_legend() is not None for axes in charts) or picture.legends
         title = picture._suptitle
         assert title is not None and _inside(title.get_window_extent(), picture.bbox)
+        assert not any(covered(axes) for axes in charts if axes.get_legend() is not None)
         return picture
 
     return check

@@ -83,6 +83,14 @@ def test_linear(drawn):
         assert (np.abs(form / exact - 1)[seen] < 0.5).all()
     picture = drawn("linear", settings, numbers)
     assert sum(bool(axes.images) for axes in picture.axes) == 2 * 3
+    for place in picture.axes[1:3]:  # curves and regimes are told apart by colour, regimes also by their dashes
+        looks = {str(line.get_label()): line for line in place.get_legend().get_lines()}
+        assert len({line.get_color() for line in looks.values()}) == len(looks)
+        forms = [line for name, line in looks.items() if name.split(":")[0] in linear.REGIMES]
+        assert len(forms) >= 2 and len({str(line._dash_pattern) for line in forms}) == len(forms)
+        for form in forms:
+            drawn_as = [line for line in place.lines if line.get_color() == form.get_color()]
+            assert any(np.isfinite(line.get_ydata()).any() for line in drawn_as if len(line.get_ydata()))
 
 
 def test_densities(drawn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from adakern.figures import alignment, comparing, deep, kernels, predictors
 from adakern.figures.shape import Data
@@ -75,6 +76,25 @@ MADE_UP = {"kernels": learned, "deep": layered, "alignment": aligned, "predictor
 @pytest.mark.parametrize("name", list(MADE_UP))
 def test_drawing(name, drawn):
     drawn(name, *MADE_UP[name]())
+
+
+FEATURES = {"no": (0.0, 0.0), "small": (-0.2, -1.0), "rounding": (-1e-8, 0.0)}  # least correlation, dark end
+
+
+@pytest.mark.parametrize("name", list(FEATURES))
+def test_kernels_that_are_compared_have_one_scale_of_colours(name):
+    """That of the features: negative correlations of inputs do not count, and the bar says that they are there."""
+    least, dark = FEATURES[name]
+    inputs, features, others = (np.array([[1.0, low], [low, 1.0]]) for low in (-0.5, least, 0.5))
+    figure = Figure()
+    axes = figure.subplots(2, 2)
+    rows = [[comparing.Panel(inputs, "inputs", True), comparing.Panel(features, "a")], [comparing.Panel(others, "b")]]
+    comparing.show(axes, rows, np.array([-1.0, 1.0]), ("minus", "plus"))
+    images = [image for place in axes.flat for image in place.images]
+    assert len(images) == 3 and {image.get_clim() for image in images} == {(dark, 1.0)}
+    assert [label.get_text() for label in axes[0, 0].get_xticklabels()] == ["minus", "plus"]
+    (bar,) = (image.colorbar for image in images if image.colorbar is not None)
+    assert (bar.vmin, bar.vmax) == (dark, 1.0) and bar.extend == ("min" if dark == 0 else "neither")
 
 
 def test_what_is_missed_is_one_minus_r_squared():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from adakern.report import Test, page
 
 NET = ak.MLP(depth=2, activation="linear")
 LAST = 2
+NAMES = ("airplane", "automobile", "bird", "a very long name that nobody needs", "deer", "dog")
+COUNTS = (12, 3, 9, 1, 14, 11)
 BOX = "(() => { const b = document.getElementById('map').getBoundingClientRect(); return [b.left, b.top, b.width]; })()"
 
 
@@ -20,11 +24,13 @@ def pages(tmp_path_factory):
     y = np.sign(X[:, 0])
     limits = (ak.NNGPK(NET), ak.ANBK(NET, richness=0.5), ak.ANBK(NET, richness=3.0))
     solutions = [ak.solve(limit, X, y) for limit in limits]
+    hot = np.eye(len(NAMES))[np.repeat(np.arange(len(NAMES)), COUNTS)]
     folder = tmp_path_factory.mktemp("pages")
     texts = {
         "sweep": page(solutions, names=["a", "b", "c"], test=Test(X_new, np.sign(X_new[:, 0]))),
         "single": page(ak.solve(ak.NTK(NET), X[:1], y[:1])),
         "outputs": page(ak.solve(ak.NNGP(NET), X, np.stack([y, -y], axis=1)), test=Test(X_new)),
+        "classes": page(ak.solve(ak.NNGPK(NET), rng.standard_normal((len(hot), 6)), hot), labels=NAMES),
         "dead": page(ak.solve(ak.ANTK(NET, richness=1e-6), X, y)),
     }
     for name, text in texts.items():
@@ -52,7 +58,7 @@ def text(browser, name):
     return browser.ask(f"document.getElementById('{name}').textContent")
 
 
-@pytest.mark.parametrize("name", ["sweep", "single", "outputs", "dead"])
+@pytest.mark.parametrize("name", ["sweep", "single", "outputs", "classes", "dead"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_a_page_loads_and_fits(opened, name, width):
     browser = opened(name)
@@ -134,6 +140,78 @@ def test_the_map_is_read_zoomed_and_moved(opened):
     browser.wait(
         f"document.getElementById('reading').textContent.includes('point {points[0]} (y = −1) with point {points[-1]}')"
     )
+
+
+def names_on(browser, edge):
+    """Names of classes that are seen on an edge of the map: text, and the ends along it and across it, in pixels from the map's corner."""
+    return browser.ask(f"""(() => {{ const map = document.getElementById('map').getBoundingClientRect(), below = '{edge}' === 'map-below';
+        return [...document.querySelectorAll('#{edge} span')].filter(e => e.checkVisibility()).map(e => {{
+            const box = e.getBoundingClientRect(), x = [box.left - map.left, box.right - map.left], y = [box.top - map.top, box.bottom - map.top];
+            return [e.textContent, ...(below ? [x, y] : [y, x])]; }}); }})()""")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize("name", ["sweep", "classes"])
+def test_classes_are_named_along_the_edges_of_the_map(opened, name, width, scheme):
+    browser = opened(name)
+    browser.media(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+    browser.size(width)
+    browser.wait(f"innerWidth === {width}")
+    browser.wait("document.getElementById('map').width === document.getElementById('map').clientWidth")
+    side, member = browser.ask(BOX)[2], np.array(browser.ask("DATA.kernel.member"))
+    classes = browser.ask("DATA.kernel.classes")
+    for edge, before in (("map-left", True), ("map-below", False)):
+        found = names_on(browser, edge)
+        assert {seen for seen, *_ in found} >= {c for c, count in zip(classes, COUNTS, strict=False) if count > 2}
+        for seen, along, across in found:
+            block = np.flatnonzero(member == classes.index(seen))
+            assert sum(along) / 2 == pytest.approx((block[0] + block[-1] + 1) / 2 / len(member) * side, abs=2)
+            assert across[1] < 0 if before else across[0] > side
+        for one, other in pairwise(found):
+            assert one[1][1] <= other[1][0] + 1
+        colour = f"getComputedStyle(document.querySelector('#{edge} span'))"
+        assert browser.ask(f"parseFloat({colour}.fontSize)") >= 12
+        assert browser.ask(f"{colour}.color") == browser.ask("getComputedStyle(document.body).color")
+
+
+def test_the_names_follow_the_view(opened):
+    browser = opened("sweep")
+    browser.ask("document.getElementById('map').focus(); scrollTo(0, 0)")
+    assert [seen for seen, *_ in names_on(browser, "map-left")] == ["y = −1", "y = 1"]
+    browser.press("+", 8)  # around the first point
+    ((seen, along, _),) = names_on(browser, "map-left")
+    assert seen == "y = −1" and sum(along) / 2 == pytest.approx(browser.ask(BOX)[2] / 2, abs=2)
+    browser.press("End")
+    assert [seen for seen, *_ in names_on(browser, "map-below")] == ["y = 1"]
+    browser.press("0")
+    assert len(names_on(browser, "map-below")) == 2
+
+
+def test_names_that_have_no_room_stand_and_long_ones_are_cut(opened):
+    browser = opened("classes")
+    names = names_on(browser, "map-below")
+    assert all(along[1] - along[0] < across[1] - across[0] for seen, along, across in names if len(seen) > 3)
+    assert "automobile" in [seen for seen, *_ in names]
+    lengths = [across[1] - across[0] for _, _, across in names_on(browser, "map-left")]
+    assert max(lengths) < 110
+    assert browser.ask(BOX)[2] > 300  # what is left for the map
+
+
+def test_pale_lines_are_explained(opened):
+    browser = opened("sweep", "#sweep=1")
+    words = "[...document.querySelectorAll('#alignment-legend span')].map(e => e.textContent)"
+    assert browser.ask(words) == ["this solution", "the whole sweep, γ₀ = 0 to 3"]
+    pale = browser.ask(
+        "[...document.querySelectorAll('#alignment path')].slice(0, -1).map(e => getComputedStyle(e).stroke)"
+    )
+    swatch = browser.ask(
+        "getComputedStyle(document.querySelector('#alignment-legend .pale'), '::before').backgroundImage"
+    )
+    assert len(pale) == LAST + 1 and swatch == f"linear-gradient(to right, {', '.join(pale)})"
+    assert browser.ask("document.querySelector('#along-legend .ring').textContent") == "this solution"
+    browser = opened("single")
+    assert browser.ask(words) == []
 
 
 def test_the_wheel_scrolls_past_a_map_without_focus(opened):

@@ -24,18 +24,18 @@ PAPER = (
 class Settings:
     """Sizes. `keep` points are enough to show kernels by."""
 
-    points: int = 100
+    points: int = 300
     depth: int = 5
-    scan: tuple[float, ...] = (0.05, 0.15, 0.5, 1.0)
+    scan: tuple[float, ...] = (0.05, 0.15, 0.3)
     beta: float = 50.0
     decay: float = 1.0
     particles: int = 4096
     tolerance: float = 0.05
     solves: int = 2
-    width: int = 1024
+    width: int = 2048
     networks: int = 3
-    burn_in: float = 10.0
-    time: float = 20.0
+    burn_in: float = 8.0
+    time: float = 16.0
     keep: int = 100
 
 
@@ -75,17 +75,9 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
     _labels(above[0], settings, numbers["lazy"], theory, networks)
     _apart(above[1], settings, theory, networks)
     axes = np.asarray(grid[1].subgridspec(2, columns).subplots(squeeze=False))
-    y, first, second = numbers["lazy"]["y"], theory[-1], networks[-1]
-    named = comparing.CLASSES["cifar10"]
-    comparing.show(axes[0, 0], numbers["lazy"]["inputs"], y, r"CIFAR-10: inputs $\Phi^0$", named)
-    comparing.show(axes[1, 0], numbers["lazy"]["kernels"][-1], y, rf"lazy $\Phi^{{{settings.depth}}}$")
-    cosines = comparing.aligned(first, second)
-    for layer in range(settings.depth):
-        place = axes[:, layer + 1]
-        words = rf"aNBK, $\gamma_0={settings.scan[-1]:g}$, $\Phi^{{{layer + 1}}}$"
-        comparing.show(place[0], first["kernels"][layer], y, words)
-        comparing.show(place[1], second["kernels"][layer], y, rf"networks: $\mathcal{{A}}$ = {cosines[layer]:.4f}")
-    comparing.colours(axes[:, 0])
+    name = rf"aNBK, $\gamma_0={settings.scan[-1]:g}$"
+    kernels = comparing.layered(numbers["lazy"], theory[-1], networks[-1], "photographs", name)
+    comparing.show(axes, kernels, numbers["lazy"]["y"], comparing.CLASSES["cifar10"])
     return figure
 
 
@@ -104,9 +96,10 @@ def _labels(axes: Axes, settings: Settings, lazy: Arrays, theory: list[Arrays], 
         scores.append(measuring.scores(ours, theirs, error, doubt))
     comparing.richness(axes, settings.scan)
     axes.set(ylim=(0, 1.0), ylabel=r"alignment with labels, $\mathcal{A}(\Phi^\ell,yy^T)$")
-    axes.set_title(f"Theory − networks, in joint standard errors: rms {measuring.rms(scores):.1f}")
+    axes.set_title(f"How much each layer is about the labels, {settings.points} images")
     words = (
-        f"lines: aNBK (dotted: lazy), P = {settings.points}\nmarks: {settings.networks} networks, N = {settings.width}"
+        f"lines: aNBK (dotted: lazy)\npoints: {settings.networks} networks of {settings.width} neurons, ± 2 standard errors\n"
+        f"theory − networks: {measuring.rms(scores):.1f} joint standard errors (rms)"
     )
     style.legend(axes, words, loc="upper left", ncols=2)
 
@@ -121,6 +114,6 @@ def _apart(axes: Axes, settings: Settings, theory: list[Arrays], networks: list[
         axes.plot(settings.scan, off[:, layer], mark, color=colour, label=rf"$\ell={layer + 1}$")
         axes.plot(settings.scan, joint[:, layer], "_", color=colour, markersize=18, markeredgewidth=2)
     comparing.richness(axes, settings.scan)
-    axes.set(ylim=(0, 1.5 * max(off.max(), joint.max())), ylabel="theory − networks, in % of the kernel")
+    axes.set(ylim=(0, 1.1 * max(off.max(), joint.max())), ylabel="theory − networks, in % of the kernel")
     axes.set_title("How far apart kernels are")
     style.legend(axes, "marks: difference; bars: what the\nstandard errors of both explain", ncols=2)

@@ -29,14 +29,14 @@ LOOKS = {"MLP": (style.BLUE, "o"), "CNN": (style.VERMILION, "s")}
 class Settings:
     """Sizes, and how long to train: decay and time are those of the loss averaged over patterns."""
 
-    points: tuple[int, ...] = (50, 100, 200, 500)
+    points: tuple[int, ...] = (50, 100, 200, 500, 1000)
     tests: int = 500
     richness: tuple[float, ...] = (0.3, 1.0)
     decay: float = 0.01
     time: float = 200.0
-    neurons: int = 256
+    neurons: int = 1024
     replicas: int = 4
-    width: int = 256
+    width: int = 1024
     networks: int = 4
     accuracy: float = 3e-4
     steps: float = 3e-4
@@ -82,7 +82,7 @@ def _name(whose: str, network: str, points: int, richness: float) -> str:
 
 
 def draw(settings: Settings, numbers: Numbers) -> Figure:
-    figure, axes = style.panels(1, len(settings.richness), TITLE, size=(4.8, 3.9))
+    figure, axes = style.panels(1, len(settings.richness), TITLE, size=(4.8, 3.9), level=True)
     for place, richness in zip(axes[0], settings.richness, strict=True):
         for network in LOOKS:
             _curve(place, settings, numbers, network, richness)
@@ -91,15 +91,11 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         place.set(xscale="log", xlabel="training images $P$", ylabel="test loss, mean of $(y-f)^2$")
         place.set_xticks(settings.points, [str(points) for points in settings.points])
         place.minorticks_off()
-        place.set_title(f"richness {richness:g}, decay {settings.decay:g}, time {settings.time:g}")
+        place.set_title(rf"richness $\gamma_0$ = {richness:g}, decay {settings.decay:g}, time {settings.time:g}")
         style.legend(
             place,
-            f"points: {settings.networks} networks, {settings.width} neurons or channels, ± 2 s.e.\nz: theory − networks in joint standard errors",
-            loc="upper right",
+            f"points: {settings.networks} networks of {settings.width} neurons or\nchannels, ± 2 standard errors\nz: theory − networks in joint standard errors",
         )
-    low, high = zip(*(place.get_ylim() for place in axes[0]), strict=True)
-    for place in axes[0]:
-        place.set_ylim(min(low), max(high) + 0.5 * (max(high) - min(low)))  # room for the legend
     return figure
 
 

@@ -28,14 +28,14 @@ PAPER = (
 class Settings:
     """Sizes, and where to look: times in units of 1/P."""
 
-    points: tuple[int, ...] = (100, 500)
+    points: tuple[int, ...] = (100, 1000)
     tests: int = 500
     richness: tuple[float, ...] = (0.3, 1.0, 3.0)
     decay: float = 0.01
     times: tuple[float, ...] = tuple(np.geomspace(0.1, 100.0, 16).round(6).tolist())
-    neurons: int = 256
+    neurons: int = 1024
     replicas: int = 4
-    width: int = 256
+    width: int = 1024
     networks: int = 4
     accuracy: float = 3e-4
     steps: float = 1e-4
@@ -81,8 +81,8 @@ def _name(whose: str, points: int, richness: float) -> str:
 
 
 def draw(settings: Settings, numbers: Numbers) -> Figure:
-    figure, axes = style.panels(2, len(settings.points), TITLE, size=(4.6, 3.3))
-    words = f"points: {settings.networks} networks, {settings.width} channels\nz: theory − networks in joint standard errors"
+    figure, axes = style.panels(2, len(settings.points), TITLE, size=(4.6, 3.3), level=True)
+    words = f"lines: theory; points: {settings.networks} networks of\n{settings.width} channels, ± 2 standard errors\nz: theory − networks in joint standard errors"
     for column, points in enumerate(settings.points):
         for row, kind in enumerate(("test", "train")):
             place: Axes = axes[row, column]
@@ -90,10 +90,9 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
                 _curve(place, settings, numbers, kind, points, richness, index)
             place.set(xscale="log", xlabel="training time × number of images", ylabel=f"{kind} loss, mean of $(y-f)^2$")
             place.set_title(f"{points} images: {kind} loss")
-            if kind == "test":  # room for the legend
-                low, high = place.get_ylim()
-                place.set_ylim(low, high + 0.6 * (high - low))
-            style.legend(place, f"lines: theory; {words}", loc="lower left" if kind == "train" else "upper right")
+            if kind == "test":
+                style.star(place, [], [], style.GREY, "best time to stop (theory)")
+            style.legend(place, words)
         axes[1, column].set_yscale("log")
     return figure
 
@@ -104,11 +103,9 @@ def _curve(
     theory, networks = (numbers[_name(whose, points, richness)] for whose in ("theory", "networks"))
     colour, mark = style.CYCLE[index], style.MARKS[index]
     z = measuring.rms(racing.scores(theory, networks, kind))
-    label = rf"$\gamma_0$ = {richness:g} (rms z {z:.1f})"
+    label = rf"richness $\gamma_0$ = {richness:g} (rms z {z:.1f})"
     style.band(axes, settings.times, theory[kind], theory[f"{kind}_error"], colour)
     style.points(axes, settings.times, networks[kind], networks[f"{kind}_error"], colour, label, mark)
     if kind == "test":
-        best, last = int(np.argmin(theory[kind])), index == len(settings.richness) - 1
-        style.star(
-            axes, settings.times[best], theory[kind][best], colour, "best time to stop (theory)" if last else None
-        )
+        best = int(np.argmin(theory[kind]))
+        style.star(axes, settings.times[best], theory[kind][best], colour)

@@ -7,7 +7,7 @@ A part returns, for each hidden layer: `kernels`, the mean over independent solv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 import adakern as ak
 from adakern.figures import measuring
 from adakern.figures.shape import Arrays, Data, mlp
+from adakern.plot.kernels import darkest
 
 CLASSES = {"cifar10": ("airplane", "automobile"), "mnist": ("0", "1")}
-IMAGES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 
 
 def lazy(data: Data, depth: int, activation: str, keep: int) -> Arrays:
@@ -137,18 +137,53 @@ def jackknife(kernels: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     return value, float(np.sqrt((count - 1) * np.var(left)))
 
 
-def show(axes: Axes, kernel: np.ndarray, y: np.ndarray, title: str, labels: tuple[str, ...] = ()) -> None:
-    """A kernel as correlations from -1 to 1, sorted by class."""
-    ak.plot.kernel(axes, kernel, y=y, labels=labels, least=-1.0)
-    axes.set_title(title, fontsize=8.5)
-    axes.tick_params(labelsize=7.5)
+class Panel(NamedTuple):
+    """A kernel to draw, its title, and whether it is that of the inputs."""
+
+    kernel: np.ndarray
+    title: str
+    inputs: bool = False
 
 
-def colours(axes: np.ndarray) -> None:
-    """The colour bar of such kernels, left of a column of them."""
-    first = axes[0]
-    bar = first.figure.colorbar(first.images[0], ax=axes, location="left", shrink=min(1.0, 2.5 / len(axes)), aspect=30)
-    bar.set_label(r"correlation of two points, $\Phi_{\mu\nu}/\sqrt{\Phi_{\mu\mu}\Phi_{\nu\nu}}$")
+def layered(lazy: Arrays, theory: Arrays, networks: Arrays, images: str, name: str) -> list[list[Panel]]:
+    """Two rows: inputs and the theory's layers; the last lazy layer and those of networks."""
+    kernels = zip(theory["kernels"], networks["kernels"], aligned(theory, networks), strict=True)
+    above = [Panel(lazy["inputs"], rf"{images}: inputs $\Phi^0$", True)]
+    below = [Panel(lazy["kernels"][-1], rf"lazy $\Phi^{{{len(lazy['kernels'])}}}$")]
+    for layer, (ours, theirs, cosine) in enumerate(kernels, start=1):
+        above.append(Panel(ours, rf"{name}, $\Phi^{{{layer}}}$"))
+        below.append(Panel(theirs, beside(cosine)))
+    return [above, below]
+
+
+def beside(cosine: float) -> str:
+    """The title of networks' kernel, whose alignment is that with the theory's."""
+    return f"networks,\nalignment {cosine:.5f}"
+
+
+def show(axes: np.ndarray, panels: Sequence[Sequence[Panel]], y: np.ndarray, labels: tuple[str, ...]) -> None:
+    """Rows of kernels as correlations, sorted by class, on one scale of colours with its bar on the left.
+
+    The scale is that of the features: from 0 where none of their correlations is negative, and else from -1. Those of inputs may be below its end, which the bar then says.
+    """
+    features = [ak.plot.correlations(one.kernel) for row in panels for one in row if not one.inputs]
+    least = darkest(*features)
+    beyond = False
+    for places, row in zip(axes, panels, strict=True):
+        for place in places[len(row) :]:
+            place.set_axis_off()
+        for place, one in zip(places, row, strict=False):
+            image = ak.plot.kernel(place, one.kernel, y=y, labels=labels if one.inputs else (), least=least)
+            beyond = beyond or darkest(np.asarray(image.get_array())) < least
+            place.set_title(one.title, fontsize=9)
+            place.tick_params(labelsize=8)
+    first = axes[0, 0]
+    extend = "min" if beyond else "neither"
+    bar = first.figure.colorbar(first.images[0], ax=axes[:, 0], location="left", aspect=30, extend=extend)
+    ticks = np.linspace(least, 1.0, 5)
+    bar.set_ticks(ticks, labels=[f"{value:g}".replace("-", "−") for value in ticks])
+    bar.ax.tick_params(labelsize=9)
+    bar.set_label("correlation of two points" + (" (inputs: also below 0)" if beyond else ""), fontsize=9)
 
 
 def richness(axes: Axes, values: Sequence[float]) -> None:

@@ -62,17 +62,9 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
     grid = figure.add_gridspec(2, 1, height_ratios=(4.4, 3.2))
     axes = np.asarray(grid[0].subgridspec(2, columns).subplots(squeeze=False))
     lazy, theory, networks = (numbers[name] for name in ("lazy", "theory", "networks"))
-    y = lazy["y"]
-    comparing.show(
-        axes[0, 0], lazy["inputs"], y, rf"MNIST, P = {settings.points}: $\Phi^0$", comparing.CLASSES["mnist"]
-    )
-    comparing.show(axes[1, 0], lazy["kernels"][-1], y, rf"lazy $\Phi^{{{settings.depth}}}$")
+    kernels = comparing.layered(lazy, theory, networks, f"{settings.points} digits", "aNBK")
+    comparing.show(axes, kernels, lazy["y"], comparing.CLASSES["mnist"])
     cosines = comparing.aligned(theory, networks)
-    for layer in range(settings.depth):
-        place = axes[:, layer + 1]
-        comparing.show(place[0], theory["kernels"][layer], y, rf"aNBK, $\Phi^{{{layer + 1}}}$")
-        comparing.show(place[1], networks["kernels"][layer], y, rf"networks: $\mathcal{{A}}$ = {cosines[layer]:.5f}")
-    comparing.colours(axes[:, 0])
     below = np.asarray(grid[1].subgridspec(1, 3).subplots())
     _deficits(below[0], settings, cosines)
     _apart(below[1], settings, theory, networks)
@@ -96,11 +88,11 @@ def _deficits(axes: Axes, settings: Settings, cosines: np.ndarray) -> None:
     axes.axhline(
         1 - settings.least, color=style.GREY, linestyle="--", linewidth=1, label=f"alignment {settings.least:g}"
     )
-    axes.set(yscale="log", ylim=(min(1e-6, missing.min() / 2), 30))
-    axes.set_ylabel(r"1 − alignment of theory and networks")
+    axes.set(yscale="log", ylim=(min(1e-6, missing.min() / 2), 1))
+    axes.set_ylabel("1 − alignment of theory and networks")
     held = "All" if (cosines >= settings.least).all() else "Not all"
     axes.set_title(f"{held} layers at {settings.least:g} or better")
-    style.legend(axes, ncols=2, loc="upper center")
+    style.legend(axes, ncols=2)
 
 
 def _apart(axes: Axes, settings: Settings, theory: Arrays, networks: Arrays) -> None:
@@ -114,19 +106,21 @@ def _apart(axes: Axes, settings: Settings, theory: Arrays, networks: Arrays) -> 
         color=style.GREY,
         markersize=22,
         markeredgewidth=2,
-        label=f"standard errors of both; finite\nwidth, N = {settings.width}, adds to it",
+        label="standard errors of both",
     )
-    axes.set(ylim=(0, 1.6 * max(off.max(), joint.max())), ylabel="theory − networks, in % of the kernel")
+    axes.set(ylim=(0, 1.1 * max(off.max(), joint.max())), ylabel="theory − networks, in % of the kernel")
     axes.set_title("How far apart they are")
-    style.legend(axes, loc="upper right")
+    style.legend(
+        axes, f"networks of {settings.width} neurons; a finite\nwidth adds to the difference", handlelength=2.6
+    )
 
 
 def _labels(axes: Axes, settings: Settings, lazy: Arrays, theory: Arrays, networks: Arrays) -> None:
     layers = _layers(axes, settings)
     style.line(axes, layers, lazy["label"], style.BLUE, "lazy")
     style.band(axes, layers, theory["label"], theory["label_error"], style.VERMILION, "aNBK")
-    words = f"{settings.networks} networks, N = {settings.width}"
+    words = f"{settings.networks} networks, ± 2 standard errors"
     style.points(axes, layers, networks["label"], networks["label_error"], style.VERMILION, words)
     axes.set(ylim=(0, 1.05), ylabel=r"alignment with labels, $\mathcal{A}(\Phi^\ell,yy^T)$")
-    axes.set_title(rf"The last layer aligns most, $\gamma_0={settings.richness:g}$")
-    style.legend(axes)
+    axes.set_title("The last layer aligns most")
+    style.legend(axes, rf"richness $\gamma_0={settings.richness:g}$", loc="lower left")

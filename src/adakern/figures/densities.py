@@ -34,7 +34,7 @@ _FLOW, _BAYES, _TANH, _WHITE = "aNTK", "aNBK", "tanh", "whitened"
 class Settings:
     """Sizes, and where to look. Densities are those of the first training point."""
 
-    train: int = 50
+    train: int = 100
     digits: int = 50
     flow: tuple[float, ...] = (0.3, 1.0, 3.0)
     bayes: tuple[float, ...] = (0.3, 1.0, 2.0)
@@ -45,9 +45,9 @@ class Settings:
     rest: float = 6.0
     neurons: int = 2048
     particles: int = 8192
-    width: int = 2048
+    width: int = 4096
     seeds: int = 4
-    time: float = 120.0
+    time: float = 480.0
     bins: int = 60
 
 
@@ -152,7 +152,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
     for place, kind, richness, title in panels:
         _panel(place, numbers, kind, richness)
         place.set_title(title)
-        style.legend(place, f"steps: theory; dots: networks, N = {settings.width}", ncols=2, loc="upper center")
+        style.legend(place, f"steps: theory; dots: networks of {settings.width} neurons", ncols=2)
     return figure
 
 
@@ -167,5 +167,5 @@ def _panel(axes: Axes, numbers: Numbers, kind: str, richness: Sequence[float]) -
     spread, reach = float(theory["start"]), float(theory["edges"][-1])
     h = np.linspace(-reach, reach, 400)
     style.line(axes, h, norm.pdf(h / spread) / spread, style.BLACK, "lazy: a Gaussian", linestyle="--", linewidth=1.2)
-    top = 30 * max(float(numbers[_name(kind, "theory", value)]["heights"].max()) for value in richness)
+    top = 2 * max(float(numbers[_name(kind, "theory", value)]["heights"].max()) for value in richness)
     axes.set(xlabel="preactivation $h$", ylabel="density $p(h)$", yscale="log", ylim=(1e-4, top), xlim=(-reach, reach))

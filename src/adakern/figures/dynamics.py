@@ -94,17 +94,15 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         _losses(place, settings, numbers, name)
         place.set(xlabel="time $t$", ylabel=rf"$\frac{{1}}{{2}}\langle(y-f)^2\rangle$, {images} images")
         place.set_title(f"Loss, {images} images")
-    low, high = axes[0, 1].get_ylim()
-    axes[0, 1].set_ylim(low, high + 0.5 * (high - low))  # room for the legend
-    style.legend(axes[0, 1], f"line: theory\npoints: networks, N = {settings.width}, ± 2 s.e.", loc="upper right")
-    for place, name, label in (
-        (axes[1, 0], "field", "preactivation $h$ of an image"),
-        (axes[1, 1], "readout", "pregradient signal $z$, the readout weight"),
+    for place, name, what, symbol, label in (
+        (axes[1, 0], "field", "Preactivations", "p(h)", "preactivation $h$ of an image"),
+        (axes[1, 1], "readout", "Readout weights", "p(z)", "pregradient signal $z$, the readout weight"),
     ):
         _laws(place, settings, numbers, name)
-        place.set(xlabel=label, ylabel="density", yscale="log", ylim=(3e-4, 300))
-        place.set_title(f"At the end of training, t = {settings.times[-1]:g}")
-    style.legend(axes[1, 1], "steps: theory; dots: networks", loc="upper right")
+        place.set(xlabel=label, ylabel=f"density ${symbol}$", yscale="log", ylim=(3e-4, 10))
+        place.set_title(f"{what} at the end, t = {settings.times[-1]:g}")
+    words = rf"richness $\gamma_0$; lines and steps: theory; points: networks of {settings.width} neurons, ± 2 standard errors"
+    style.shared(figure, axes[0, 0], words)
     return figure
 
 
@@ -114,8 +112,7 @@ def _losses(axes: Axes, settings: Settings, numbers: Numbers, name: str) -> None
         colour, label = style.CYCLE[index], rf"$\gamma_0={richness:g}$"
         style.band(axes, settings.times, held[name], held[f"{name}_error"], colour, label)
         style.points(axes, settings.times, network[name], network[f"{name}_error"], colour, mark=style.MARKS[index])
-    axes.set_xscale("symlog", linthresh=settings.times[1])
-    axes.set_xlim(0, settings.times[-1] * 1.1)
+    style.moments(axes, settings.times)
     if name == "train":
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())

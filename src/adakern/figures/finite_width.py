@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 def draw(settings: Settings, numbers: Numbers) -> Figure:
-    figure, axes = style.panels(1, 2, TITLE, size=(5.2, 4.5))
+    figure, axes = style.panels(1, 2, TITLE, size=(5.2, 4.5), level=True)
     left, right = axes[0]
     lazy, curve = numbers["lazy theories"], numbers["renormalised"]
     nngpk = lazy["nngpk"].item()
@@ -109,7 +109,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         left, settings, numbers, Row(sampled, "whole", own, 0.0, style.BLUE, "o", "networks, against the dashed line")
     )
     _networks(left, settings, numbers, Row(sampled, "mean", nngpk, 0.0, style.GREEN, "s", "their mean output"))
-    left.set_title(f"NTK parameterisation, P = {settings.points}")
+    left.set_title(f"NTK parameterisation, {settings.points} images")
     ends = {name: (numbers[name]["mean"].item(), numbers[name]["mean_error"].item()) for name in ("aNTK", "aNBK")}
     for name, colour in (("aNBK", style.VERMILION), ("aNTK", style.ORANGE)):
         value, doubt = ends[name]
@@ -121,7 +121,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
     _networks(
         right, settings, numbers, Row(trained, "whole", *ends["aNTK"], style.ORANGE, "D", "networks, trained to rest")
     )
-    right.set_title(rf"mean-field parameterisation, $\gamma_0$ = {settings.richness:g}")
+    right.set_title(rf"mean-field parameterisation, richness $\gamma_0$ = {settings.richness:g}")
     for place in (left, right):
         place.set(xscale="log", xlabel="width $N$", ylabel="test loss, mean of $(y-f)^2$")
         place.set_xlim(settings.widths[0] / 2, settings.widths[-1] * 2)
@@ -129,12 +129,8 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         place.minorticks_off()
         style.legend(
             place,
-            f"points: {settings.seeds} networks, ± 2 standard errors\nz: their distance from the line in such errors",
-            loc="upper right",
+            f"points: {settings.seeds} networks each, ± 2 standard errors\nz: their distance from the line in standard errors",
         )
-    limits = [limit for place in (left, right) for limit in place.get_ylim()]
-    for place in (left, right):
-        place.set_ylim(min(limits), max(limits) + 0.5 * (max(limits) - min(limits)))  # room for the legend
     return figure
 
 
@@ -143,5 +139,5 @@ def _networks(axes: Axes, settings: Settings, numbers: Numbers, row: Row) -> Non
     found = [numbers[_name(row.whose, width)] for width in settings.widths]
     losses, errors = (np.array([one[name].item() for one in found]) for name in (row.array, f"{row.array}_error"))
     z = measuring.scores(losses, row.theory, errors, row.doubt)
-    words = f"{row.words} (|z| at most {np.abs(z).max():.1f}, widest {abs(z[-1]):.1f})"
+    words = f"{row.words} (|z| at most {np.abs(z).max():.1f}, of the widest {abs(z[-1]):.1f})"
     style.points(axes, settings.widths, losses, errors, row.colour, words, row.mark)

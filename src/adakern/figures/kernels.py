@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adakern.figures import comparing, style
+from adakern.figures.comparing import Panel
 from adakern.figures.shape import Data, Numbers, Part
 
 TITLE = "Learned kernels of one hidden layer, sorted by class: theory beside networks"
@@ -24,6 +25,8 @@ PAPER = (
 )
 
 NAMES = {"ANBK": "aNBK", "ANTK": "aNTK"}
+KINDS = {"cifar10": "photographs", "mnist": "digits"}
+ACTIVATIONS = {"relu": "ReLU", "tanh": "tanh"}
 Case = tuple[str, str, int, str, tuple[float, ...]]
 
 
@@ -92,38 +95,28 @@ def _lazy(kind: str, source: str) -> str:
 
 
 def draw(settings: Settings, numbers: Numbers) -> Figure:
-    columns, rows = 1 + max(len(case[-1]) for case in settings.cases), 2 * len(settings.cases)
-    figure, axes = style.panels(rows, columns + 2, TITLE, size=(1.8, 1.85))
+    columns, cases = 1 + max(len(case[-1]) for case in settings.cases), len(settings.cases)
+    figure = style.sheet(1.8 * (columns + 2) + 0.5, 3.95 * cases + 0.45, TITLE)
+    halves = figure.add_gridspec(1, 2, width_ratios=(columns, 2))
+    left, right = halves[0].subgridspec(cases, 1), halves[1].subgridspec(2, 1)
     for index, case in enumerate(settings.cases):
-        _case(axes[2 * index : 2 * index + 2, :columns], case, numbers)
-    for place in axes[:, columns:].flat:
-        place.remove()
-    grid = axes[0, 0].get_gridspec()
-    _labels(figure.add_subplot(grid[: rows // 2, columns:]), settings, numbers)
-    _apart(figure.add_subplot(grid[rows // 2 :, columns:]), settings, numbers)
-    comparing.colours(axes[:, 0])
+        _case(np.asarray(left[index].subgridspec(2, columns).subplots(squeeze=False)), case, numbers)
+    above, below = np.asarray(right.subplots())
+    _labels(above, settings, numbers)
+    _apart(below, settings, numbers)
     return figure
 
 
 def _case(axes: np.ndarray, case: Case, numbers: Numbers) -> None:
     kind, source, points, activation, scan = case
     start = numbers[_lazy(kind, source)]
-    y = start["y"]
-    comparing.show(
-        axes[0, 0],
-        start["inputs"],
-        y,
-        rf"{comparing.IMAGES[source]}, P = {points}: $\Phi^0$",
-        comparing.CLASSES[source],
-    )
-    comparing.show(axes[1, 0], start["kernels"][0], y, rf"{activation}, lazy $\Phi^1$")
-    for column, richness in enumerate(scan, start=1):
+    above = [Panel(start["inputs"], rf"{points} {KINDS[source]}: inputs $\Phi^0$", True)]
+    below = [Panel(start["kernels"][0], rf"lazy $\Phi^1$, {ACTIVATIONS[activation]}")]
+    for richness in scan:
         theory, networks = (numbers[_name(whose, kind, source, richness)] for whose in ("theory", "networks"))
-        comparing.show(axes[0, column], theory["kernels"][0], y, rf"{NAMES[kind]}, $\gamma_0={richness:g}$")
-        cosine = comparing.aligned(theory, networks)[0]
-        comparing.show(axes[1, column], networks["kernels"][0], y, rf"networks: $\mathcal{{A}}$ = {cosine:.5f}")
-    for place in axes[:, 1 + len(scan) :].flat:
-        place.set_axis_off()
+        above.append(Panel(theory["kernels"][0], rf"{NAMES[kind]}, $\gamma_0={richness:g}$"))
+        below.append(Panel(networks["kernels"][0], comparing.beside(comparing.aligned(theory, networks)[0])))
+    comparing.show(axes, [above, below], start["y"], comparing.CLASSES[source])
 
 
 def _curves(settings: Settings, numbers: Numbers) -> Iterator[tuple[str, Any, str, str, list[Any], list[Any]]]:
@@ -134,23 +127,25 @@ def _curves(settings: Settings, numbers: Numbers) -> Iterator[tuple[str, Any, st
         theory, networks = (
             [numbers[_name(whose, kind, source, value)] for value in scan] for whose in ("theory", "networks")
         )
-        yield f"{NAMES[kind]}, {comparing.IMAGES[source]}, {activation}", np.array(scan), colour, mark, theory, networks
+        words = f"{NAMES[kind]}, {KINDS[source]}, {ACTIVATIONS[activation]}"
+        yield words, np.array(scan), colour, mark, theory, networks
 
 
 def _labels(axes: Axes, settings: Settings, numbers: Numbers) -> None:
-    for (kind, source, *_), (label, scan, colour, mark, theory, networks) in zip(
-        settings.cases, _curves(settings, numbers), strict=True
+    for index, ((kind, source, *_), (label, scan, colour, mark, theory, networks)) in enumerate(
+        zip(settings.cases, _curves(settings, numbers), strict=True)
     ):
         values, errors = ([one[key][0] for one in theory] for key in ("label", "label_error"))
         style.band(axes, scan, values, errors, colour, label)
         start = numbers[_lazy(kind, source)]["label"][0]
-        axes.axhline(start, color=colour, linewidth=1.0, linestyle=":")
+        axes.axhline(start, color=colour, linewidth=1.2, linestyle=(3 * index, (1, 5)))  # equal ones are all seen
         values, errors = ([one[key][0] for one in networks] for key in ("label", "label_error"))
         style.points(axes, scan, values, errors, colour, mark=mark)
     axes.set(ylabel=r"alignment with labels, $\mathcal{A}(\Phi^1,yy^T)$", ylim=(0, 1.05))
     comparing.richness(axes, _scan(settings))
     axes.set_title("Classes come together")
-    style.legend(axes, f"lines: theory (dotted: lazy)\nmarks: {settings.networks} networks, N = {settings.width}")
+    words = f"lines: theory (dotted: lazy)\npoints: {settings.networks} networks of {settings.width}\nneurons, ± 2 standard errors"
+    style.legend(axes, words)
 
 
 def _apart(axes: Axes, settings: Settings, numbers: Numbers) -> None:
@@ -159,7 +154,7 @@ def _apart(axes: Axes, settings: Settings, numbers: Numbers) -> None:
         off, joint = (100 * np.array([pair[index][0] for pair in pairs]) for index in (0, 1))
         axes.plot(scan, off, mark, color=colour, label=label)
         axes.plot(scan, joint, "_", color=colour, markersize=18, markeredgewidth=2)
-    axes.set(ylabel="theory − networks, in % of the kernel", ylim=(0, 1.5 * axes.get_ylim()[1]))
+    axes.set(ylabel="theory − networks, in % of the kernel", ylim=(0, 1.05 * axes.get_ylim()[1]))
     comparing.richness(axes, _scan(settings))
     axes.set_title("How far apart they are")
     moving = [held["motion"].max() for held in numbers.values() if "motion" in held]

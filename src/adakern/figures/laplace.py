@@ -26,6 +26,7 @@ PAPER = (
 STARTS = {"laplace": "Laplace", "normal": "Gaussian"}
 KURTOSIS = {"laplace": 1.5, "normal": 0.0}  # in excess, at rest
 COLOURS = {"laplace": style.VERMILION, "normal": style.BLUE}
+LOOKS = {"laplace": ("s", "-"), "normal": ("o", "--")}  # marks and dashes, seen where one curve lies on the other
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,17 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         _densities(place, settings, numbers, words)
         style.line(place, h, laws[initial], style.BLUE, "at rest, exactly", linestyle="--")
         if initial != "normal":
-            style.line(place, h, laws["normal"], style.GREY, "a Gaussian as wide", linestyle=":")
-        place.set(yscale="log", ylim=(1e-4, 60), xlabel="preactivation $h$", ylabel="density $p(h)$")
+            style.line(place, h, laws["normal"], style.GREY, "a Gaussian of this variance", linestyle=":")
+        place.set(yscale="log", ylim=(1e-4, 1), xlabel="preactivation $h$", ylabel="density $p(h)$")
         place.set_title(f"{words} weights at the start")
-        style.legend(place, f"steps: theory; dots: networks, N = {settings.width}", ncols=2, loc="upper center")
+        style.legend(place, f"steps: theory; dots: networks of {settings.width} neurons", ncols=2)
     _moments(axes[1, 0], settings, numbers, "second")
-    axes[1, 0].axhline(settings.richness - settings.decay, color=style.GREY, linestyle=":", label="richness − decay")
+    axes[1, 0].axhline(
+        settings.richness - settings.decay,
+        color=style.GREY,
+        linestyle=":",
+        label=r"richness − decay, $\gamma_0-\lambda$",
+    )
     axes[1, 0].set(ylabel=r"second moment $\langle h^2\rangle$")
     axes[1, 0].set_title("The second moment forgets the start")
     _moments(axes[1, 1], settings, numbers, "kurtosis")
@@ -84,9 +90,8 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         axes[1, 1].axhline(value, color=style.GREY, linestyle=":", label=label)
     axes[1, 1].set(ylabel=r"excess kurtosis $\langle h^4\rangle/\langle h^2\rangle^2-3$")
     axes[1, 1].set_title("The shape does not")
-    axes[1, 1].set_ylim(None, 4.6)
-    for place, corner in zip(axes[1], ("center right", "upper right"), strict=True):
-        style.legend(place, "line: theory\npoints: networks, ± 2 s.e.", loc=corner)
+    for place in axes[1]:
+        style.legend(place, "lines: theory\npoints: networks, ± 2 standard errors")
     return figure
 
 
@@ -109,6 +114,7 @@ def _moments(axes: Axes, settings: Settings, numbers: Numbers, name: str) -> Non
     for initial, words in STARTS.items():
         theory, networks = (numbers[f"{whose} from {words} weights"] for whose in ("theory", "networks"))
         colour, label = COLOURS[initial], f"{words} weights"
-        style.band(axes, settings.times, theory[name], theory[f"{name}_error"], colour, label)
-        style.points(axes, settings.times, networks[name], networks[f"{name}_error"], colour)
+        mark, dashes = LOOKS[initial]
+        style.band(axes, settings.times, theory[name], theory[f"{name}_error"], colour, label, linestyle=dashes)
+        style.points(axes, settings.times, networks[name], networks[f"{name}_error"], colour, mark=mark)
     axes.set(xlabel="time $t$")

@@ -59,7 +59,7 @@ class Settings:
     seeds: int = 4
     time: float = 25.0
     burn_in: float = 8.0
-    flow: float = 200.0
+    flow: float = 3200.0
     fit: float = 500.0
     particles: int = 8192
     tolerance: float = 0.05
@@ -132,17 +132,16 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         axis.minorticks_off()
     place.set(ylabel="test loss, mean of $(y-f)^2$")
     place.set_title(
-        rf"adaptive: $\gamma_0$ = {settings.richness:g}; $\beta$ = {settings.beta:g}, $\lambda$ = {settings.decay:g}"
+        rf"richness $\gamma_0$ = {settings.richness:g} where adaptive, $\beta$ = {settings.beta:g}, decay $\lambda$ = {settings.decay:g}"
     )
-    words = f"{settings.seeds} networks,\nN = {settings.width} (rich), {settings.lazy} (lazy)"
-    style.legend(place, f"lines: theory; dashed: {words}")
+    words = f"{settings.seeds} networks of {settings.width}\n(adaptive) and {settings.lazy} neurons (lazy), ± 2 standard errors"
+    style.legend(place, f"lines: theory; points, dashed: {words}")
     reach = 1.05 * max(abs(limit) for limit in beside.get_ylim())
-    beside.set(ylabel="test loss, network − theory", ylim=(-reach, 2.2 * reach))
+    beside.set(ylabel="test loss, networks − theory", ylim=(-reach, reach))
     beside.set_title("Theory within the error bars?")
     style.legend(
         beside,
-        "bars: 2 standard errors, of seeds and of the finite width\nz: network − theory in such errors",
-        loc="upper center",
+        "bars: 2 standard errors, of seeds and of the finite width\nz: networks − theory in standard errors",
     )
     return figure
 

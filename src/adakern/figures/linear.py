@@ -21,7 +21,11 @@ PAPER = (
     "Learned kernels of finite networks, L = 8 and γ0 = 4, approach those of the theory as the width grows.",
 )
 
-REGIMES = {"lazy": ":", "rich": "--", "deep": "-."}
+REGIMES: dict[str, tuple[str, Any]] = {  # colour and dashes
+    "lazy": (style.ORANGE, (0, (0.8, 0.8))),
+    "rich": (style.BLACK, (0, (2.5, 1.2))),
+    "deep": (style.SKY, (0, (4, 1, 1, 1))),
+}
 _FORMS = {
     "lazy": r"$1+L\gamma_0^2$",
     "rich": r"$\gamma_0^{2L/(L+1)}$",
@@ -161,10 +165,10 @@ def _layers(axes: Axes, settings: Settings, numbers: Numbers) -> None:
         held = numbers[_name(settings.depth, richness, settings.width)]
         mark = style.MARKS[index]
         style.points(axes, layers, held["overlaps"], held["overlaps_error"], colour, mark=mark)
-    axes.set(yscale="log", xlabel=r"layer $\ell$", ylabel=r"label overlap $c_\ell=y^\top\Phi^\ell y$")
-    axes.set_ylim(top=12 * axes.get_ylim()[1])  # room for the legend
-    axes.set_title(f"Every layer, L = {settings.depth}")
-    style.legend(axes, f"line: theory\npoints: networks, N = {settings.width}, ± 2 s.e.")
+    axes.set(yscale="log", xlabel=r"layer $\ell$", ylabel=r"label overlap $c_\ell=y^T\Phi^\ell y$")
+    axes.set_title(f"Every layer, depth L = {settings.depth}")
+    words = f"here and on the right: lines: theory,\npoints: networks of {settings.width} neurons,\n± 2 standard errors"
+    style.legend(axes, words, loc="upper left")
 
 
 def _last(axes: Axes, settings: Settings, numbers: Numbers, name: str, curves: Sequence[float], words: str) -> None:
@@ -174,26 +178,31 @@ def _last(axes: Axes, settings: Settings, numbers: Numbers, name: str, curves: S
     for index, curve in enumerate(curves):
         colour = style.CYCLE[index]
         style.line(axes, grid, theory[name][index], colour, words.format(curve), linewidth=1.4)
-        for regime, look in REGIMES.items():
-            style.line(axes, grid, theory[f"{name}_{regime}"][index], style.BLACK, linestyle=look, linewidth=1.1)
+        for regime in REGIMES:
+            _form(axes, regime, grid, theory[f"{name}_{regime}"][index])
         others = settings.richness if name == "by_richness" else settings.depths
         pairs = [(curve, other) if name == "by_richness" else (other, curve) for other in others]
         held = [numbers[_name(int(depth), richness, settings.width)] for depth, richness in pairs]
         means, errors = ([one[key][-1] for one in held] for key in ("overlaps", "overlaps_error"))
         style.points(axes, others, means, errors, colour, mark=style.MARKS[index])
-    for regime, look in REGIMES.items():
+    for regime in REGIMES:
         if np.isfinite(theory[f"{name}_{regime}"]).any():
-            style.line(axes, [], [], style.BLACK, f"{regime}: {_FORMS[regime]}", linestyle=look, linewidth=1.1)
+            _form(axes, regime, [], [], f"{regime}: {_FORMS[regime]}")
     axes.set(xscale="log", yscale="log")
-    axes.set_ylim(top=30 * axes.get_ylim()[1])  # room for the legend
-    style.legend(axes, loc="upper left")
+    style.legend(axes, loc="upper left", handlelength=2.6)
+
+
+def _form(axes: Axes, regime: str, x: Any, y: Any, label: str | None = None) -> None:
+    """An asymptotic form: broad, and behind the curves, which it may run along."""
+    colour, dashes = REGIMES[regime]
+    style.line(axes, x, y, colour, label, linestyle=dashes, linewidth=2.5, zorder=1.5)
 
 
 def _kernels(figure: Any, settings: Settings, numbers: Numbers, columns: int) -> None:
     """One row a layer, networks from narrow to wide and then the theory, each row on one scale of colours."""
     places = figure.subplots(len(settings.layers), columns, squeeze=False)
     figure.suptitle(
-        rf"Kernels $\Phi^\ell$ of {settings.points} points, sorted by class: L = {settings.depth}, $\gamma_0={settings.example:g}$",
+        rf"Kernels $\Phi^\ell$ between {settings.points} points, sorted by class, of networks and of the theory: L = {settings.depth}, $\gamma_0={settings.example:g}$",
         fontsize=11,
     )
     exact = numbers["theory, kernels"]["kernels"]
@@ -205,8 +214,8 @@ def _kernels(figure: Any, settings: Settings, numbers: Numbers, columns: int) ->
             place.set(xticks=[], yticks=[])
             place.spines[:].set_visible(False)
         row[0].set_ylabel(rf"layer $\ell={layer}$")
-        figure.colorbar(image, ax=list(row), shrink=0.9, aspect=12, pad=0.01).outline.set_visible(False)
-    for place, words in zip(
-        places[0], (*(f"network, N = {width}" for width in settings.widths), "theory"), strict=True
-    ):
+        bar = figure.colorbar(image, ax=list(row), shrink=0.9, aspect=12, pad=0.01)
+        bar.outline.set_visible(False)
+        bar.set_label(rf"$\Phi^{{{layer}}}_{{\mu\nu}}$")
+    for place, words in zip(places[0], (*(f"{width} neurons" for width in settings.widths), "theory"), strict=True):
         place.set_title(words, fontsize=10)

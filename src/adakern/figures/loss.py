@@ -15,6 +15,7 @@ from adakern.figures import measuring
 from adakern.figures.shape import Arrays, Data, mlp
 
 NETWORK = mlp(1, "relu")
+_STEP, _FEW = 0.03, 100  # of training with decay, over the number of points, but for fewer than this as for so many
 
 
 def of_mean(y: np.ndarray, f: np.ndarray) -> tuple[float, float]:
@@ -132,8 +133,8 @@ def trained(
             width=width,
             time=time,
             method="momentum",
-            # With decay, neurons come to rest on kinks, and tremble there unless steps are short; the fastest rate grows with the number of points.
-            step=0.03 / len(X) if decay else None,
+            # With decay, neurons come to rest on kinks, and tremble there unless steps are short; the fastest rate grows with the number of points, and with few of them the test loss feels how short.
+            step=_STEP / max(len(X), _FEW) if decay else None,
             centred=decay == 0,
             tolerance=1e-6,
             seed=100 + seed,

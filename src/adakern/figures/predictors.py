@@ -216,21 +216,21 @@ def _panels(settings: Settings, numbers: Numbers) -> list[_Panel]:
     start, way = numbers["kernels of the start"], numbers["dynamics"]
     solved, doubt = _gathered(numbers, "aNBK", settings.solves)
     moving = max(float(np.max(numbers[f"{DECAYED} {seed}"]["motion"])) for seed in range(settings.networks))
-    free, decayed, noisy = (rf"$\gamma_0={value:g}$" for value in settings.richness)
+    free, decayed, noisy = (rf"richness $\gamma_0={value:g}$" for value in settings.richness)
     return [
         _Panel(
-            rf"Gradient flow, no decay ($\lambda=0$), {free}",
+            rf"Gradient flow, no decay, {free}",
             _gathered(numbers, FREE, settings.networks),
             {
                 "lazy": ("NTK of the start", start[FREE]),
                 "end": ("tangent kernel of the end", way["end"]),  # its error is far below what it misses
-                "adaptive": ("dynamics (no kernel)", way["f"]),
+                "adaptive": ("infinite network over time (no kernel)", way["f"]),
             },
             way["error"],
             f"training loss {float(np.max(way['loss'])):.0e} at t = {settings.way:g}",
         ),
         _Panel(
-            rf"Gradient flow with decay, $\lambda={settings.decay:g}$, {decayed}",
+            rf"Gradient flow, decay $\lambda={settings.decay:g}$, {decayed}",
             _gathered(numbers, DECAYED, settings.networks),
             {"lazy": ("NTK of the start", start[DECAYED]), "adaptive": ("aNTK", numbers["aNTK"]["f"])},
             np.zeros(settings.test),
@@ -270,8 +270,6 @@ def _scatter(axes: Axes, panel: _Panel) -> None:
             f, predicted, fmt=".", markersize=4, color=COLOURS[kind], label=words, alpha=0.75, zorder=2, **bars
         )
     axes.set(xlabel="output of the networks (bars: 2 standard errors)", ylabel="output predicted")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.35 * (high - low))
     axes.set_title(panel.title)
     style.legend(axes, panel.note, loc="upper left")
 
@@ -282,11 +280,13 @@ def _verdict(axes: Axes, panels: Sequence[_Panel], settings: Settings) -> None:
         held = [(place, panel.missed(kind)) for place, panel in enumerate(panels) if kind in panel.predictors]
         axes.plot(*np.array(held).T, mark, color=COLOURS[kind], markersize=7, label=names[kind])
     noise = [panel.noise for panel in panels]
-    axes.plot(range(3), noise, "_", color=style.BLACK, markersize=26, label="from standard errors alone")
+    axes.plot(range(3), noise, "_", color=style.BLACK, markersize=26, label="standard errors alone")
     axes.axhline(1e-3, color=style.GREY, linestyle="--", linewidth=1, label="$R^2$ = 0.999")
     axes.set_xticks(range(3), ["no decay", "decay", "Langevin"])
-    axes.set(yscale="log", xlim=(-0.5, 2.5), ylim=(1e-5, 30), xlabel="training", ylabel="what is missed, $1-R^2$")
-    widths = f"N = {settings.width}" + (f" (no decay: {settings.free})" if settings.free != settings.width else "")
+    axes.set(yscale="log", xlim=(-0.5, 2.5), ylim=(1e-5, 1), xlabel="training", ylabel="what is missed, $1-R^2$")
+    widths = f"{settings.width} neurons" + (f" (no decay: {settings.free})" if settings.free != settings.width else "")
     counts = f"{settings.networks} trained and {settings.sampled} sampled networks"
-    axes.set_title(f"P = {settings.points}, {settings.test} new images; {counts},\n{widths}", fontsize=9)
-    style.legend(axes, loc="upper center", ncols=2)
+    axes.set_title(f"What predictors miss at {settings.test} new images")
+    style.legend(
+        axes, f"{settings.points} training images; {counts}\nof {widths}", ncols=2, handlelength=2.6, columnspacing=1.2
+    )

@@ -28,6 +28,9 @@ PAPER = (
 )
 
 
+_HEIGHTS = (2e-4, 20.0)  # of densities
+
+
 @dataclass(frozen=True)
 class Settings:
     """Sizes, and where to look."""
@@ -126,15 +129,15 @@ def _densities(axes: Axes, settings: Settings, numbers: Numbers, richness: float
         label = "at rest, survivors (3 in 8)"
         style.line(axes, h, law, style.BLUE, label, linestyle="--")
     else:
-        axes.axvline(0, color=style.BLUE, linestyle="--", label="at rest: all at zero")
-    axes.set(yscale="log", ylim=(2e-4, 200), xlabel="preactivation $h$", ylabel="density $p(h)$")
-    style.legend(axes, f"line: theory; dots: networks, N = {settings.width}", loc="upper right", ncols=2)
+        style.line(axes, [0, 0], _HEIGHTS, style.BLUE, "at rest: all at zero", linestyle="--")
+    axes.set(yscale="log", ylim=_HEIGHTS, xlabel="preactivation $h$", ylabel="density $p(h)$")
+    style.legend(axes, f"lines: theory; dots: networks of {settings.width} neurons", ncols=2)
 
 
 def _ends(axes: Axes, scan: Any, fine: Any, exact: Any, theory: Any, mean: Any, error: Any) -> None:
     style.line(axes, fine, exact, style.GREY, "closed form")
-    axes.plot(scan, theory, "+", color=style.VERMILION, markersize=11, markeredgewidth=1.8, label="solve")
-    style.points(axes, scan, mean, error, style.BLUE, "networks (2 standard errors)")
-    axes.axvline(1, color=style.GREY, linewidth=0.8, linestyle=":")
+    axes.plot(scan, theory, "+", color=style.VERMILION, markersize=11, markeredgewidth=1.8, label="solve(ANTK)")
+    style.points(axes, scan, mean, error, style.BLUE, "networks,\n± 2 standard errors")
+    axes.axvline(1, color=style.GREY, linewidth=0.8, linestyle=":", label=r"transition, $\gamma_0=\lambda$")
     axes.set(xlabel=r"richness over decay, $\gamma_0/\lambda$", xlim=(0, fine[-1]))
     style.legend(axes)

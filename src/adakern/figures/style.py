@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from adakern.figures.room import Roomy
 from adakern.plot import ADAPTIVE, LAZY, NEUTRAL
 
 # Okabe and Ito's colours, told apart by every eye.
@@ -41,6 +42,7 @@ _SETTINGS = {
     "svg.fonttype": "path",
 }
 _PANEL = (3.9, 3.2)  # inches
+_LEGEND: dict[str, Any] = {"title_fontsize": "small", "handlelength": 1.6, "alignment": "left"}
 
 
 def context() -> Any:
@@ -49,17 +51,23 @@ def context() -> Any:
 
 
 def sheet(width: float, height: float, title: str) -> Figure:
-    """An empty figure of a size in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    """An empty figure of a size in inches, whose legends cover no data."""
+    figure = Figure(figsize=(width, height), layout=Roomy(), facecolor="white")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12.5, fontweight="bold")
     return figure
 
 
-def panels(rows: int, columns: int, title: str, *, size: tuple[float, float] = _PANEL) -> tuple[Figure, np.ndarray]:
-    """A figure and its axes, (rows, columns), each of a size in inches."""
+def panels(
+    rows: int, columns: int, title: str, *, size: tuple[float, float] = _PANEL, level: bool = False
+) -> tuple[Figure, np.ndarray]:
+    """A figure and its axes, (rows, columns), each of a size in inches; `level` if those of a row have one scale of heights."""
     figure = sheet(size[0] * columns, size[1] * rows + 0.45, title)
-    return figure, np.asarray(figure.subplots(rows, columns, squeeze=False))
+    axes = np.asarray(figure.subplots(rows, columns, squeeze=False))
+    for row in axes if level else ():
+        for place in row[1:]:
+            place.sharey(row[0])
+    return figure, axes
 
 
 def line(axes: Axes, x: Any, y: Any, colour: Colour, label: str | None = None, **options: Any) -> None:
@@ -110,6 +118,12 @@ def star(axes: Axes, x: Any, y: Any, colour: Colour, label: str | None = None) -
     axes.plot(x, y, "*", color=colour, markersize=12, markeredgecolor="white", label=label, zorder=5)
 
 
+def moments(axes: Axes, times: Sequence[float]) -> None:
+    """An axis of times from 0 on: linear up to the first moment after it, and logarithmic from there, with space for marks at both ends."""
+    axes.set_xscale("symlog", linthresh=times[1])
+    axes.set_xlim(-0.06 * times[1], times[-1] * 1.12)
+
+
 def middles(edges: np.ndarray) -> np.ndarray:
     return (edges[1:] + edges[:-1]) / 2
 
@@ -124,4 +138,13 @@ def shades(colour: str, count: int) -> list[Colour]:
 
 
 def legend(axes: Axes, title: str | None = None, **options: Any) -> None:
-    axes.legend(title=title, title_fontsize="small", handlelength=1.6, **options)
+    """A legend, in the upper right unless `loc` says otherwise; the layout moves it where it would cover data."""
+    made = axes.legend(title=title, **{"loc": "upper right", **_LEGEND, **options})
+    made.set_in_layout(False)  # it is inside, and no panel grows narrower for it
+
+
+def shared(figure: Figure, axes: Axes, title: str | None = None, **options: Any) -> None:
+    """One legend below all panels, which look alike: that of one of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    where = {"loc": "outside lower center", "ncols": len(labels), "columnspacing": 2.5}
+    figure.legend(handles, labels, title=title, **{**where, **_LEGEND, **options})

@@ -72,19 +72,20 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         "train": ("Training loss", r"$\frac{1}{2}\langle(y-f)^2\rangle$, training images"),
         "test": ("Test loss", r"$\frac{1}{2}\langle(y-f)^2\rangle$, new images"),
         "size": ("How large the features are", r"$\mathrm{Tr}\,\Phi(t)\,/\,\mathrm{Tr}\,\Phi(0)$"),
-        "alignment": ("How much they are about the labels", r"alignment of $\Phi(t)$ with $yy^\top$"),
+        "alignment": ("How much they are about the labels", r"alignment with labels, $\mathcal{A}(\Phi(t),yy^T)$"),
     }
     for place, (name, (title, label)) in zip(axes.flat, panels.items(), strict=True):
         _curves(place, settings, numbers, name)
         place.set_title(title)
         place.set(xlabel="time $t$", ylabel=label)
     axes[1, 0].set_yscale("log")
-    style.legend(axes[1, 0], f"line: theory\npoints: networks, N = {settings.width}, ± 2 s.e.", loc="lower left")
+    words = rf"richness $\gamma_0$, decay $\lambda$; lines: theory; points: networks of {settings.width} neurons, ± 2 standard errors"
+    style.shared(figure, axes[0, 0], words)
     return figure
 
 
 def _curves(axes: Axes, settings: Settings, numbers: Numbers, name: str) -> None:
-    """Time on an axis that is linear up to the first moment after the start, and logarithmic from there."""
+    """One reading over time."""
     for index, richness in enumerate(settings.richness):
         for decay in settings.decays:
             held, network = (numbers[_name(whose, richness, decay)] for whose in ("theory", "networks"))
@@ -94,5 +95,4 @@ def _curves(axes: Axes, settings: Settings, numbers: Numbers, name: str) -> None
             style.band(axes, settings.times, held[name], held[f"{name}_error"], colour, label, linestyle=look)
             mark = "o" if decay > 0 else "s"
             style.points(axes, settings.times, network[name], network[f"{name}_error"], colour, mark=mark)
-    axes.set_xscale("symlog", linthresh=settings.times[1])
-    axes.set_xlim(0, settings.times[-1] * 1.1)
+    style.moments(axes, settings.times)

@@ -52,7 +52,7 @@ def kernel(
         raise ValueError(f"y must have one target for each of the {len(matrix)} points, but it has {len(targets)}")
     order = readings.by_class(targets)
     shown = (readings.correlations(matrix) if normalise else matrix)[np.ix_(order, order)]
-    dark = (-1.0 if shown.min() < -_ROUNDING else 0.0) if least == "auto" else least
+    dark = darkest(shown) if least == "auto" else least
     dark = dark if normalise else None
     image = axes.imshow(
         shown,
@@ -73,3 +73,8 @@ def kernel(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
+
+
+def darkest(*shown: np.ndarray) -> float:
+    """The dark end of one scale of colours for correlations: 0, or -1 where one of them is negative."""
+    return -1.0 if min(float(each.min()) for each in shown) < -_ROUNDING else 0.0

@@ -127,7 +127,8 @@ class Chart {
   }
 }
 
-// A legend above a chart, which wraps where there is little room: [[text, colour, dashed], …].
+// A legend above a chart, which wraps where there is little room: [[text, colour, look], …], where a look is "dashed", "pale", "ring" or none.
+const PALE = 0.45;  // opacity
 function legend(id, entries) {
-  byId(id).innerHTML = entries.map(([text, colour, dashed]) => `<span style="--colour:${colour};--style:${dashed ? "dashed" : "solid"}">${escaped(text)}</span>`).join("");
+  byId(id).innerHTML = entries.map(([text, colour, look = ""]) => `<span class="${look}" style="--colour:${colour};--pale:${PALE}">${escaped(text)}</span>`).join("");
 }

@@ -16,10 +16,56 @@ function painted(canvas, values, n, low, high) {
   pen.putImageData(image, 0, 0);
 }
 
+// The names of the classes along the left and the lower edge of a map, each in the middle of what is seen of its class.
+class Edges {
+  constructor(left, below, member, names) {
+    const pen = document.createElement("canvas").getContext("2d"), style = getComputedStyle(left);
+    pen.font = `${style.fontSize} ${style.fontFamily}`;
+    this.line = parseFloat(style.lineHeight);
+    this.blocks = [];
+    for (let i = 0; names.length && i < member.length; i++) {
+      if (i && member[i] === member[i - 1]) { this.blocks.at(-1).end = i + 1; continue; }
+      const name = names[member[i]], block = { start: i, end: i + 1, width: Math.ceil(pen.measureText(name).width) + 1 };
+      for (const [side, edge] of [["left", left], ["below", below]]) {
+        block[side] = document.createElement("span");
+        block[side].textContent = name;
+        edge.append(block[side]);
+      }
+      this.blocks.push(block);
+    }
+    this.n = member.length;
+    this.below = below;
+    const widest = Math.max(0, ...this.blocks.map((block) => block.width));
+    this.reach = Math.min(widest, 7 * parseFloat(style.fontSize));  // longer names are cut
+    left.style.width = widest ? `calc(${this.reach}px + 0.6rem)` : "0";
+  }
+
+  // Names lie below the map where each has room at its class, and stand there otherwise; of those that would touch the first is shown.
+  place(view, side) {
+    const key = [view.x, view.y, view.size, side].join();
+    if (key === this.latest) return;
+    this.latest = key;
+    const upright = this.blocks.some((block) => block.width > ((block.end - block.start) / this.n) * side);
+    this.below.classList.toggle("upright", upright);
+    this.below.style.height = !this.blocks.length ? "0" : upright ? `calc(${this.reach}px + 0.6rem)` : `calc(${this.line}px + 0.6rem)`;
+    for (const [edge, from] of [["left", view.y], ["below", view.x]]) {
+      let until = -Infinity;
+      for (const block of this.blocks) {
+        const start = Math.max(block.start, from), end = Math.min(block.end, from + view.size), span = block[edge];
+        const room = edge === "left" || upright ? this.line : block.width;
+        const middle = Math.min(side - room / 2, Math.max(room / 2, (((start + end) / 2 - from) / view.size) * side));
+        span.hidden = start >= end || middle - room / 2 < until;
+        span.style[edge === "left" ? "top" : "left"] = `${((100 * middle) / side).toFixed(2)}%`;
+        if (!span.hidden) until = middle + room / 2;
+      }
+    }
+  }
+}
+
 class HeatMap {
-  // `moved` is called with (row, column) whenever the cursor moves.
-  constructor(canvas, n, member, moved) {
-    Object.assign(this, { canvas, n, member, moved });
+  // `moved` is called with (row, column) whenever the cursor moves, `seen` with the view and the side of the canvas whenever it is drawn.
+  constructor(canvas, n, member, moved, seen) {
+    Object.assign(this, { canvas, n, member, moved, seen });
     this.source = document.createElement("canvas");
     this.view = { x: 0, y: 0, size: n };
     this.cursor = { row: 0, column: 0 };
@@ -51,6 +97,7 @@ class HeatMap {
     }
     if (document.activeElement === canvas || this.hovered) this.mark(pen, unit, side);
     canvas.classList.toggle("zoomed", view.size < n);
+    this.seen(view, width);
   }
 
   mark(pen, unit, side) {

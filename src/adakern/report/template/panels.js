@@ -3,6 +3,8 @@
 const colourOf = (place) => `color-mix(in oklch, var(--rich) ${(100 * place).toFixed(1)}%, var(--lazy))`;
 const LAST = ITEMS.length - 1;
 const gamma = (item) => `γ₀ = ${shown(item.richness)}`;
+// What a legend says of a whole sweep: the colours of its members, in their order.
+const SWEEP = [`the whole sweep, ${gamma(ITEMS[0])} to ${shown(ITEMS[LAST].richness)}`, `linear-gradient(to right, ${ITEMS.map((_, i) => colourOf(i / LAST)).join(", ")})`, "pale"];
 
 const kernelPanel = (() => {
   const n = DATA.kernel.points.length, classes = DATA.kernel.classes;
@@ -40,7 +42,8 @@ const kernelPanel = (() => {
     byId("reading").textContent = `${DATA.layers[layer]}, ${point(row)} with ${point(column)}: correlation ${shown(found)}, value ${shown(value)}`;
   };
 
-  const map = new HeatMap(byId("map"), n, DATA.kernel.member, read);
+  const names = new Edges(byId("map-left"), byId("map-below"), DATA.kernel.member, classes);
+  const map = new HeatMap(byId("map"), n, DATA.kernel.member, read, (view, side) => names.place(view, side));
   let latest = [ITEMS[0], null, 0];
 
   const draw = (first, second, share) => {
@@ -137,7 +140,7 @@ const densityPanel = (() => {
     const range = log ? [Math.max(least * 0.6, top * 1e-5), top * 2.5] : [0, top * 1.08 || 1];
     const h = Array.from({ length: 181 }, (_, i) => low + (i / 180) * (high - low));
     const gauss = spread > 0 ? h.map((v) => Math.exp(-0.5 * (v / spread) ** 2) / (spread * Math.sqrt(2 * Math.PI))) : [];
-    const entries = [["this solution", "var(--now)"], ["Gaussian of the same variance", "var(--muted)", true]];
+    const entries = [["this solution", "var(--now)"], ["Gaussian of the same variance", "var(--muted)", "dashed"]];
     if (LAST) entries.push([`${ITEMS[0].name}, ${gamma(ITEMS[0])}`, "var(--lazy)"]);
     legend("density-legend", entries);
     chart.again = () => draw(...latest);
@@ -174,12 +177,13 @@ const alignmentPanel = (() => {
     const [low, high] = rangeOf(lists);
     const y = { range: [Math.min(0, low), Math.max(high, 1)], label: "alignment" };
     const feature = DATA.layers.at(-1) === "K" ? places.length - 1 : places.length;
+    legend("alignment-legend", LAST ? [["this solution", "var(--now)"], SWEEP] : []);
     chart.again = () => draw(...latest);
     chart.draw({
       x: { range: [-0.3, places.length - 0.7], label: "kernel", ticks: places, names: DATA.layers },
       y,
       describe: `Label alignment: ${DATA.layers.map((name, i) => `${name} ${shown(now[i], 3)}`).join(", ")}`,
-      marks: (c) => lists.map((list, i) => (LAST ? c.line(places.slice(0, feature), list.slice(0, feature), colourOf(i / LAST), { width: 1.2, opacity: 0.45 }) : "")).join("")
+      marks: (c) => lists.map((list, i) => (LAST ? c.line(places.slice(0, feature), list.slice(0, feature), colourOf(i / LAST), { width: 1.2, opacity: PALE }) : "")).join("")
         + c.line(places.slice(0, feature), now.slice(0, feature), "var(--now)", { width: 3 }) + c.dots(places, now, "var(--now)", { radius: 5 }),
     });
   };
@@ -300,6 +304,7 @@ const alongPanel = (() => {
     const [name, get, log] = readings[which], xs = ITEMS.map((item) => item.richness), ys = ITEMS.map((item) => get(item) ?? NaN);
     const [a, b] = [first, second || first].map((item) => ITEMS.indexOf(item)), at = xs[a] + share * (xs[b] - xs[a]), value = ys[a] + share * (ys[b] - ys[a]);
     const positive = ys.filter((v) => v > 0), useLog = log && positive.length > 0;
+    legend("along-legend", [["this solution", "var(--now)", "ring"]]);
     const y = useLog ? { range: [Math.min(...positive) / 2, Math.max(...positive) * 2], label: "", log: true } : { range: rangeOf([ys], 0.12), label: "" };
     chart.again = () => draw(...latest);
     chart.draw({
