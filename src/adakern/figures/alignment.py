@@ -95,7 +95,7 @@ def _labels(axes: Axes, settings: Settings, lazy: Arrays, theory: list[Arrays], 
         axes.axhline(lazy["label"][layer], color=colour, linestyle=":", linewidth=1)
         scores.append(measuring.scores(ours, theirs, error, doubt))
     comparing.richness(axes, settings.scan)
-    axes.set(ylim=(0, 1.0), ylabel=r"alignment with labels, $\mathcal{A}(\Phi^\ell,yy^T)$")
+    axes.set(ylim=(0, None), ylabel=r"alignment with labels, $\mathcal{A}(\Phi^\ell,yy^T)$")
     axes.set_title(f"How much each layer is about the labels, {settings.points} images")
     words = (
         f"lines: aNBK (dotted: lazy)\npoints: {settings.networks} networks of {settings.width} neurons, ± 2 standard errors\n"
