@@ -66,6 +66,19 @@ def test_the_gap_of_an_antk_is_traced():
         assert values[-1] == pytest.approx(expected, rel=1.0, abs=1e-6)
 
 
+def test_a_law_of_few_neurons_is_shown_whole():
+    """Two neurons with weights, as gradient flow with decay leaves them: both are inside the picture and of one mass."""
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((8, 4)), np.where(np.arange(8) % 2, 1.0, -1.0)
+    end = ak.solve(ak.ANTK(ak.MLP(), richness=1.0, decay=1.0), X, y)
+    assert len(end.draws[0]) < 20
+    axes = Figure().subplots()
+    plot.density(axes, end)
+    bars = [bar for bar in axes.patches if bar.get_height() > 0]
+    assert sum(bar.get_height() * bar.get_width() for bar in bars) == pytest.approx(1.0)
+    assert min(bar.get_height() for bar in bars) > axes.get_ylim()[0]
+
+
 def test_densities_have_mass_one(solutions):
     axes = Figure().subplots()
     plot.density(axes, solutions["lazy"], solutions["rich"], layer=1, point=2)

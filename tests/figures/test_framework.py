@@ -166,11 +166,12 @@ def test_several_computations_at_once(cache, monkeypatch):
 
     monkeypatch.setattr(sys.modules["adakern.figures.other"], "parts", other)
     (toy, failed), saved = run(cache, ("toy", "other"), jobs=2)
-    assert (toy.state, toy.cached, CALLS) == ("ok", 2, []) and failed.state == "failed"
+    assert (toy.state, toy.cached, toy.done, CALLS) == ("ok", 0, 2, []) and failed.state == "failed"
     assert isinstance(failed.error, ConvergenceError) and str(failed.error) == "the slope is even"
     np.testing.assert_array_equal(saved["toy"][1]["slope 2/y"], 2.0 * np.arange(5))
     before = [path.stat().st_mtime_ns for path in sorted(cache.folder.rglob("*slope-1*"))]
-    run(cache, jobs=2)
+    (again,), _ = run(cache, jobs=2)
+    assert again.cached == 2
     assert [path.stat().st_mtime_ns for path in sorted(cache.folder.rglob("*slope-1*"))] == before
 
 
@@ -223,6 +224,13 @@ def test_numbers_and_settings_survive_their_file(cache, tmp_path):
     assert "cannot be read as one" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
     (tmp_path / "toy.npz").write_bytes(whole)
     assert "settings are those of another" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
+    for spoilt in ('{"count": [', "[1, 2]", "7"):
+        np.savez(tmp_path / "toy.npz", settings=np.array(spoilt))
+        assert "cannot be read as one" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
+    _, saved = run(cache)
+    lacking = {key: value for key, value in saved["toy"][1].items() if not key.startswith("slope 2")}
+    np.savez(tmp_path / "toy.npz", **lacking)
+    assert "no numbers of slope 2" in str(running.redraw("toy", tmp_path / "toy.npz", saved).error)
     assert "make the figure first" in str(running.redraw("toy", tmp_path / "none.npz", saved).error)
 
 

@@ -39,11 +39,12 @@ def pulls(root, factor, directions):
 def test_the_gradient_is_that_of_the_pull(line):
     root, factor = windows(0)
     task, _ = settling.reduce(root, factor, line, 1.0, np.dtype("float64"))
+    pull = rounded._Pull(task.rows, task.factor, task.line, task.bend)
     rng = np.random.default_rng(1)
     u, step = settling.unit(rng.normal(size=(5, root.shape[1]))), 1e-5
 
     def look(v):
-        return rounded._look(task.rows, task.factor, task.line, task.bend, v, 0.2)
+        return rounded._look(np, pull, v, 0.2)
 
     value, uphill = look(u)
     across = rng.normal(size=u.shape)
@@ -124,3 +125,19 @@ def test_large_problems_are_funnelled():
     assert not unit_search.large(np.zeros((100, 100)), np.zeros((100, 1)))
     assert unit_search.large(np.zeros((1000, 1000)), np.zeros((1000, 1)))
     assert unit_search.large(np.zeros((1600, 192)), np.zeros((1600, 16)))
+
+
+@pytest.mark.parametrize("count", [5, 130])
+def test_compiled_steps_are_the_same(count, monkeypatch):
+    """To single precision along a few steps; a batch that is filled up, and one that is full."""
+    root, factor = windows(2)
+    task, _ = settling.reduce(root, factor, 0.0, 1.0, np.dtype("float64"))
+    begin = settling.unit(starts(root, factor, count))
+    monkeypatch.setattr(rounded, "_STEPS", 3)
+    with scope("float64"):
+        plain = rounded.climb(task, begin, rounded.NARROW)
+        monkeypatch.setattr(rounded, "_COMPILED", 0)
+        compiled = rounded.climb(task, begin, rounded.NARROW)
+    assert compiled.shape == plain.shape == begin.shape
+    np.testing.assert_allclose(compiled, plain, atol=2e-3)
+    assert np.abs(plain - begin).max() > 0.01

@@ -91,6 +91,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
             place.set(xscale="log", xlabel="training time × number of images", ylabel=f"{kind} loss, mean of $(y-f)^2$")
             place.set_title(f"{points} images: {kind} loss")
             if kind == "test":
+                _stars(place, settings, numbers, points)
                 style.star(place, [], [], style.GREY, "best time to stop (theory)")
             style.legend(place, words)
         axes[1, column].set_yscale("log")
@@ -106,6 +107,12 @@ def _curve(
     label = rf"richness $\gamma_0$ = {richness:g} (rms z {z:.1f})"
     style.band(axes, settings.times, theory[kind], theory[f"{kind}_error"], colour)
     style.points(axes, settings.times, networks[kind], networks[f"{kind}_error"], colour, label, mark)
-    if kind == "test":
-        best = int(np.argmin(theory[kind]))
-        style.star(axes, settings.times[best], theory[kind][best], colour)
+
+
+def _stars(axes: Axes, settings: Settings, numbers: Numbers, points: int) -> None:
+    """The best times to stop, side by side where one is that of several."""
+    losses = [numbers[_name("theory", points, richness)]["test"] for richness in settings.richness]
+    best = [int(np.argmin(loss)) for loss in losses]
+    for index, (place, loss) in enumerate(zip(best, losses, strict=True)):
+        aside = 10.0 * (best[:index].count(place) - (best.count(place) - 1) / 2)
+        style.star(axes, settings.times[place], loss[place], style.CYCLE[index], aside=aside)

@@ -16,8 +16,8 @@ Job = tuple[str, str]  # the figure's name, and the computation's
 
 def fill(
     cache: Cache, jobs: int, parts: Sequence[tuple[str, Part]], advance: Callable[..., None]
-) -> dict[Job, Exception]:
-    """Compute what the cache does not have, so many at a time, and say which computations failed."""
+) -> tuple[set[Job], dict[Job, Exception]]:
+    """Compute what the cache does not have, so many at a time, and say which computations that were, and which failed."""
     # Each process takes of a GPU's memory what it needs, and not most of it at once.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     failed: dict[Job, Exception] = {}
@@ -40,7 +40,7 @@ def fill(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return failed
+    return set(running.values()), failed
 
 
 def _compute(cache: Cache, figure: str, part: Part) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class Outcome:
 
     Attributes:
         name: of the figure.
-        seconds: that this run took.
+        seconds: that this run took, of all its processes together.
         computed: seconds of all its computations, those of earlier runs too.
         parts, cached, done: how many computations there are, how many an earlier run had done, and how many are done now.
         files: what was written.
@@ -81,10 +82,10 @@ def run(
         raise ValueError(f"--only must be part of the name of a computation ({have}), but it is {', '.join(only)}")
     with Progress(progress).task("figures", total) as advance:
         if jobs == 1:
-            return [_make(plan, save, cache, advance, {}) for plan in plans]
-        failed = fill(cache, jobs, [(plan.name, part) for plan in plans for part in plan.chosen], advance)
+            return [_make(plan, save, cache, advance) for plan in plans]
+        computed, failed = fill(cache, jobs, [(plan.name, part) for plan in plans for part in plan.chosen], advance)
         filled = replace(cache, fresh=False)
-        return [_make(plan, save, filled, lambda *_: None, failed) for plan in plans]
+        return [_make(plan, save, filled, lambda *_: None, computed, failed) for plan in plans]
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,14 @@ def _plan(name: str, quick: bool, only: Sequence[str]) -> _Plan:
 
 
 def _make(
-    plan: _Plan, save: Save, cache: Cache, advance: Callable[..., None], failed: Mapping[Job, Exception]
+    plan: _Plan,
+    save: Save,
+    cache: Cache,
+    advance: Callable[..., None],
+    computed: Collection[Job] = (),
+    failed: Mapping[Job, Exception] | None = None,
 ) -> Outcome:
+    """One figure; `computed`, `failed`: what other processes have just computed for it, and what went wrong there."""
     if plan.error is not None:
         return Outcome(plan.name, error=plan.error)
     begun, left = time.perf_counter(), len(plan.chosen)
@@ -126,9 +133,11 @@ def _make(
     try:
         for part in plan.chosen:
             advance(f"{plan.name}: {part.name}", 0)
-            if (plan.name, part.name) in failed:
-                raise failed[plan.name, part.name]
-            kept[part.name] = cache.get(plan.name, part)
+            job = (plan.name, part.name)
+            if failed and job in failed:
+                raise failed[job]
+            held = cache.get(plan.name, part)
+            kept[part.name] = replace(held, cached=False) if job in computed else held
             left -= 1
             advance(f"{plan.name}: {part.name}")
         for part in plan.parts:
@@ -140,9 +149,10 @@ def _make(
     except Exception as failure:  # whatever it is, the other figures are wanted
         error = failure
         advance(f"{plan.name}: failed", left)
+    elsewhere = sum(one.seconds for name, one in kept.items() if (plan.name, name) in computed)
     return Outcome(
         plan.name,
-        time.perf_counter() - begun,
+        time.perf_counter() - begun + elsewhere,
         sum(one.seconds for one in kept.values()),
         len(plan.parts),
         sum(one.cached for one in kept.values()),
@@ -191,15 +201,22 @@ def unflatten(module: Module[Any], path: Path) -> tuple[Any, Numbers]:
     with file:
         if _SETTINGS not in file.files:
             raise ValueError(f"{wanted}, but it has no settings")
-        held = json.loads(str(file[_SETTINGS]))
-        for key in file.files:
-            if key != _SETTINGS:
-                part, _, name = key.rpartition("/")
-                numbers.setdefault(part, {})[name] = file[key]
+        try:
+            held = dict(json.loads(str(file[_SETTINGS])))
+            for key in file.files:
+                if key != _SETTINGS:
+                    part, _, name = key.rpartition("/")
+                    numbers.setdefault(part, {})[name] = file[key]
+        except (TypeError, ValueError, zipfile.BadZipFile, zlib.error) as failure:
+            raise ValueError(f"{wanted}, but it cannot be read as one") from failure
     values, kind = {name: _tuples(value) for name, value in held.items()}, type(module.FULL)
     if set(values) != {one.name for one in fields(kind)}:
         raise ValueError(f"{wanted} for this figure, but its settings are those of another, or of another version")
-    return kind(**values), numbers
+    settings = kind(**values)
+    missing = [part.name for part in module.parts(settings) if part.name not in numbers]
+    if missing:
+        raise ValueError(f"{wanted}, but it has no numbers of {', '.join(missing)}")
+    return settings, numbers
 
 
 def _tuples(value: Any) -> Any:

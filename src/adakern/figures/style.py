@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.transforms import offset_copy
 
 from adakern.figures.room import Roomy
 from adakern.plot import ADAPTIVE, LAZY, NEUTRAL
@@ -113,9 +114,11 @@ def densities(
         points(axes, places[some], networks["heights"][index, some], networks["errors"][index, some], shade, mark=".")
 
 
-def star(axes: Axes, x: Any, y: Any, colour: Colour, label: str | None = None) -> None:
-    """A place to look at."""
-    axes.plot(x, y, "*", color=colour, markersize=12, markeredgecolor="white", label=label, zorder=5)
+def star(axes: Axes, x: Any, y: Any, colour: Colour, label: str | None = None, aside: float = 0.0) -> None:
+    """A place to look at; `aside`: so many points to its right."""
+    (drawn,) = axes.plot(x, y, "*", color=colour, markersize=12, markeredgecolor="white", label=label, zorder=5)
+    if aside:  # only now, so that the axes have made room for the place itself
+        drawn.set_transform(offset_copy(axes.transData, cast(Figure, axes.figure), aside, units="points"))
 
 
 def moments(axes: Axes, times: Sequence[float]) -> None:

@@ -43,6 +43,7 @@ _LARGE = 3e5  # numbers of a root from which on corners are rounded in every cli
 _SETTLED = 32  # of the ends of rounded climbs, which are brought to rest
 _HUGE = 1e6  # numbers of a root from which on neurons are settled in the end alone; a tenth of it with several outputs
 _NEAR = 0.01  # angle at which climbs of neurons that are close to their maxima begin
+_BEST = 4  # that are settled then
 _GROWN = 1e-3  # relative: what a round of their families is to find for another
 _FEW = 4  # times that each maximum was found on average
 
@@ -277,7 +278,7 @@ def _hardest_of_many(
         found = joined(found, climbed(activation, root, factor, young))
         if float(np.max(found.values)) <= (1 + _GROWN) * best:
             break
-    return first(resting(activation, root, factor, first(found, _PARENTS).directions), _PARENTS)
+    return first(resting(activation, root, factor, first(found, _BEST).directions), _BEST)
 
 
 def few(found: Found) -> bool:

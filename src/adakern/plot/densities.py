@@ -16,6 +16,7 @@ from adakern.solution import Solution
 from adakern.trajectories import Trajectory
 
 _BINS = 48
+_MANY = 1000  # values of which the outermost may lie outside the picture
 
 
 def density(
@@ -60,11 +61,13 @@ def density(
             top = max(top, float(curve.max()))
             continue
         heights = np.histogram(values, bins=edges, weights=weights)[0] / np.diff(edges)
-        top, least = max(top, float(heights.max())), min(least, 0.5 / (len(values) * (edges[1] - edges[0])))
+        top = max(top, float(heights.max()))
+        least = min(least, 0.5 / (len(values) * (edges[1] - edges[0])), 0.5 * float(heights[heights > 0].min()))
         _draw(axes, one, edges, heights, colour, label, alone=len(of) <= 3)
     if log:
         axes.set_yscale("log")
-        axes.set_ylim(least if np.isfinite(least) else 1e-4 * top, 3 * top if top > 0 else 1.0)
+        room = 2 * 2.5 ** len(of)  # for the legend
+        axes.set_ylim(least if np.isfinite(least) else 1e-4 * top, room * top if top > 0 else 1.0)
     axes.set_xlim(low, high)
     axes.set_xlabel(rf"preactivation $h^{{{layer}}}_\mu$")
     axes.set_ylabel(r"density $p(h)$")
@@ -94,7 +97,10 @@ def _range(of: tuple[Subject, ...], laws: list[tuple[np.ndarray, np.ndarray]]) -
             reach = 4.5 * _spread(values, weights)
             ends += [-reach, reach]
         else:
-            ends += np.quantile(values, (0.001, 0.999)).tolist()
+            few = len(values) <= _MANY  # as the neurons of an ANTK at rest, which are all shown
+            lowest, highest = np.quantile(values, (0.0, 1.0) if few else (0.001, 0.999)).tolist()
+            margin = 0.04 * (highest - lowest) if few else 0.0
+            ends += [lowest - margin, highest + margin]
     low, high = min(ends), max(ends)
     return (low, high) if high > low else (-1.0, 1.0)
 

@@ -20,8 +20,10 @@ from adakern.limits import flow_gap, unit_search, unit_starts
 from adakern.solvers import atoms as atomic
 from adakern.solvers import corrective, interior, rest_gap, rest_step, rest_wide
 from adakern.solvers.atoms import Atoms
+from adakern.solvers.rest_settle import settle
 from adakern.solvers.rest_task import End, Meter, Problem, squared_curvature
 
+MANY = 200  # neurons that are given, from which on more join them here, and Newton's method is left for later
 _DENSE = 4  # rows of the root over its dimensions, from which on
 _TURNS, _ROUNDS = 4, 30  # of columns and of moving what is left of them; and of columns in one
 _INNER = 0.1  # of the gap, for that of the masses among the neurons at hand
@@ -38,7 +40,16 @@ _SHARE = 1e-3  # of the mean mass, that newcomers begin with
 _SAME = 0.5  # times the square of the gap, for one minus the cosine of neurons that are one
 _MEAN = 0.5  # share of this round's errors in their mean
 _ROUGH = 4  # angles of the start's descent: the directions are good enough by then
-_ONE = 0.02  # distance within which neurons are one in the end
+_ONE = (
+    0.02,
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+)  # distances within which neurons are one before they are moved: the first that leaves
+_NUMBERS = 2e7  # so many fields, or the last
+_SINGLE, _FEW = 1e-3, 2e6  # tolerance and fields from which on single precision is enough for that, and
+_LOOSE = ((1e-3, 1.0, 150), (1e-4, 1.0, 200))  # angles, relative gradients over the tolerance, evaluations
 _STILL = 3.0  # of the tolerance: the relative gradient of neurons that are at rest
 _BETTER = 0.7  # what is left of the gap after a turn that is worth another
 
@@ -70,16 +81,17 @@ def serves(task: Problem, convex: rest_step.Convex, seed: int) -> bool:
 
 
 def begun(
-    task: Problem, convex: rest_step.Convex, seed: int, tolerance: float, meter: Meter
+    task: Problem, convex: rest_step.Convex, seed: int, tolerance: float, meter: Meter, found: Atoms | None = None
 ) -> tuple[Atoms, End | None]:
-    """Many neurons downhill; then turns of columns, and of what is left of them moved, as long as the gap falls. An end where it is met, and neurons for Newton's method where it is not."""
-    found, rng = rest_wide.descended(task, seed, meter, rest_wide.ANGLES[:_ROUGH]), np.random.default_rng([seed, 5])
+    """Many neurons downhill, or those that are given; then turns of columns, and of what is left of them moved, as long as the gap falls. An end where it is met, and neurons for Newton's method where it is not."""
+    if found is None:
+        found = rest_wide.descended(task, seed, meter, rest_wide.ANGLES[:_ROUGH])
+    rng = np.random.default_rng([seed, 5])
     columns, enough = Columns(*rest_gap.unit_neurons(found)), rest_gap.MOST * tolerance
     best: End | None = None
     for turn in range(_TURNS):
         columns = generated(task, convex, columns, tolerance, meter, rng)
-        merged = atomic.merge(task.shape, replace(columns.atoms(), angle=rest_wide.ANGLES[-1][0]), _ONE)
-        tight = rest_wide.tightened(task, merged, tolerance, meter)
+        tight = _moved(task, _fewer(task, columns.atoms()), tolerance, meter)
         moved, more = rest_gap.measured(
             task, convex, tight, seed + turn * rest_gap.VERIFY, turn, enough, rest_wide.searches(convex)
         )
@@ -93,6 +105,27 @@ def begun(
         own = Columns(*rest_gap.unit_neurons(moved.atoms))
         columns = _joined(own, np.concatenate([more.directions[more.values > 1], columns.units]), _FINEST)
     return min((best, moved), key=lambda one: one.violation).atoms if best is not None else moved.atoms, None
+
+
+def _fewer(task: Problem, found: Atoms) -> Atoms:
+    """Neurons close to each other become one, so many that moving them does not take too long."""
+    for close in _ONE:
+        merged = atomic.merge(task.shape, found, close)
+        if len(merged.shares[0]) * len(task.shape.root) <= _NUMBERS:
+            break
+    return merged
+
+
+def _moved(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
+    """Neurons downhill with corners that close, of large problems in single precision where that is enough; the value and the relative gradient."""
+    angles = rest_wide.TIGHT
+    if tolerance >= _SINGLE and len(found.shares[0]) * len(task.shape.root) > _FEW:
+        angles, shape = _LOOSE, replace(task.shape, root=task.shape.root.astype(np.float32))
+        task = task._replace(shape=shape)
+    value = relative = np.inf
+    for angle, goal, patience in angles:
+        found, value, relative = settle(task, replace(found, angle=angle), goal * tolerance, meter, patience)
+    return found, value, relative
 
 
 def generated(

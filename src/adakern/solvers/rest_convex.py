@@ -145,19 +145,22 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
     """From nothing, from problems with a higher price (`rest_path`), from very many neurons (`rest_columns`), from many that went downhill before (`rest_wide`), or from atoms, by Newton's method on all neurons together while others join; `corrected` goes on where that does not reach the gap asked for."""
     convex = rest_gap.convex_of(task)
     path = found is None and rest_path.serves(task, convex, seed)
-    columns = found is None and not path and rest_columns.serves(task, convex, seed)
-    wide = columns or (found is None and not path and rest_wide.serves(task, convex, seed))
-    if wide:
-        way = rest_columns.begun if columns else rest_wide.begun
-        found, early = way(task, convex, seed, tolerance, meter)
-        if early is not None:
-            return early
+    many = found is None or len(found.shares[0]) > rest_columns.MANY
+    columns = many and not path and rest_columns.serves(task, convex, seed)
+    wide = found is None and not path and not columns and rest_wide.serves(task, convex, seed)
+    early: End | None = None
+    if columns:
+        found, early = rest_columns.begun(task, convex, seed, tolerance, meter, found)
+    elif wide:
+        found, early = rest_wide.begun(task, convex, seed, tolerance, meter)
+    if early is not None:
+        return early
     law = None if found is None else _law(task, found)
     gap, care, calm, fine = 1.0, 1.0, 0, tolerance
     angle = (
         _CLOSED if law is not None and found is not None and found.angle == _CLOSED else _OPEN
     )  # left by this method
-    angle = rest_wide.ANGLES[-1][0] if wide else angle
+    angle = rest_wide.ANGLES[-1][0] if wide or columns else angle
     rng = np.random.default_rng([seed, 1])
 
     def report(decrement: float) -> bool:
@@ -211,7 +214,7 @@ def newton(task: Problem, seed: int, tolerance: float, meter: Meter, found: Atom
                 calm = 0
         known = rest_search.remembered(known, pulls)
         closed = max(min(angle, _ANGLE * gap), _CLOSED)
-        begin = _OPEN if number == 1 and not (wide or path) else min(_OPEN, 4 * closed)
+        begin = _OPEN if number == 1 and not (wide or path or columns) else min(_OPEN, 4 * closed)
         for _ in range(
             _REPEATS if number > 1 and not large else 1
         ):  # of many points a search takes less than a descent

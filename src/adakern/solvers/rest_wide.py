@@ -36,7 +36,7 @@ _NUMBERS, _PAIRS = (
 _SCALES = np.geomspace(1e-3, 1e3, 13)  # of all lengths, among which the best is found, and
 _BELOW = 0.2  # of it, where the descent begins: growing where it serves is quicker than shrinking everywhere else
 _AGAIN, _FALLS = 4, 1e-3  # how often the last angle is gone on with, as long as the value falls by this much of itself
-_TIGHT = ((1e-4, 3.0, 200), (1e-5, 0.5, 300))  # angles, relative gradients over the tolerance, evaluations
+TIGHT = ((1e-4, 3.0, 200), (1e-5, 0.5, 300))  # angles, relative gradients over the tolerance, evaluations
 _NEWCOMER = 0.01  # of the mean mass
 _STILL = 1e-5  # relative gradient at which an angle is done with
 _CLOSE = 0.05  # of the angle: distance within which unit neurons are one
@@ -129,7 +129,7 @@ def joined(task: Problem, found: Atoms, directions: np.ndarray, meter: Meter) ->
 def tightened(task: Problem, found: Atoms, tolerance: float, meter: Meter) -> tuple[Atoms, float, float]:
     """With the corner all but closed; the value and the relative gradient there."""
     value = relative = np.inf
-    for angle, goal, patience in _TIGHT:
+    for angle, goal, patience in TIGHT:
         found, value, relative = settle(task, replace(found, angle=angle), goal * tolerance, meter, patience)
     return found, value, relative
 
