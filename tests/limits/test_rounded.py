@@ -135,9 +135,9 @@ def test_compiled_steps_are_the_same(count, monkeypatch):
     begin = settling.unit(starts(root, factor, count))
     monkeypatch.setattr(rounded, "_STEPS", 3)
     with scope("float64"):
-        plain = rounded.climb(task, begin, rounded.NARROW)
+        plain = rounded.climb(task, begin, rounded.NARROW, rounded.NARROW)
         monkeypatch.setattr(rounded, "_COMPILED", 0)
-        compiled = rounded.climb(task, begin, rounded.NARROW)
+        compiled = rounded.climb(task, begin, rounded.NARROW, rounded.NARROW)
     assert compiled.shape == plain.shape == begin.shape
     np.testing.assert_allclose(compiled, plain, atol=2e-3)
     assert np.abs(plain - begin).max() > 0.01
