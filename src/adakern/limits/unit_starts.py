@@ -45,7 +45,8 @@ def images_starts(root: Any, factor: Any) -> int:
 
 
 def hops(places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Starts around unit vectors, (count, r), half of them farther away: where there are many maxima, the best ones lie near each other."""
+    """Starts around unit vectors, (count, r), half of them farther away: where there are many maxima, the best ones lie near each other. None around none."""
+    count = count if len(places) else 0
     lengths = np.resize(_LENGTHS, (count, 1)) / np.sqrt(places.shape[1])
     chosen = places[rng.integers(len(places), size=count)] if count else places[:0]
     return chosen + lengths * rng.standard_normal((count, places.shape[1]))
