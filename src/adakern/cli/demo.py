@@ -28,7 +28,7 @@ def run(
     out: Annotated[Path, typer.Option(help="The picture to write (.png, .pdf or .svg).")] = Path("adakern-demo.png"),
     n_train: Annotated[int, typer.Option(help="Training images.")] = 50,
     n_test: Annotated[int, typer.Option(help="Test images.")] = 600,
-    particles: Annotated[int, typer.Option(help="Neurons per layer of the adaptive predictors.")] = 2048,
+    particles: Annotated[int, typer.Option(help="Neurons per layer of the adaptive predictors.")] = 8192,
     width: Annotated[int, typer.Option(min=1, help="Neurons of the finite network to compare with.")] = 512,
     seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -174,7 +174,7 @@ def _print(facts: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "The loss of NNGP is bias² + variance; the others have no variance. The gap is the certificate: how far above its bound the answer's free energy can be (nats), inf where a few neurons carry it; "
+        "The loss of NNGP is bias² + variance; the others have no variance. The gap is the certificate: how far above its bound the answer's free energy can be (nats), inf where a few neurons carry it, none where their law could not be sampled afresh; "
         "of ANTK, where gradient flow with weight decay 1 ends, the duality gap as a part of the value.",
         soft_wrap=True,
     )
