@@ -11,6 +11,8 @@ MNIST: the first 1000 training and 300 test images of each digit, and of 0 and 1
 1000 in order and at least 500 of each.
 CIFAR-10: the training images that classes 0, 1 need for 1000 in order, and the beginning of the data set as far as
 the animate task needs it for 1000; test images likewise, 1000 and 500.
+CIFAR-10 as in the paper's published program: the first 1000 training and 500 test images of the animate task in the
+order of TensorFlow Datasets.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from PIL import Image
 
 from adakern.datasets import batches, codec, idx
 from adakern.datasets._cifar10 import ANIMATE, INANIMATE
-from adakern.datasets.order import CLASSES, FIRST_TEST_BLOCK, NEVER, Split, ordered_test_rows, ranks
+from adakern.datasets.order import CLASSES, FIRST_TEST_BLOCK, HASHED, NEVER, Split, ordered_test_rows, ranks
 
 HOME = Path(__file__).resolve().parent.parent / "src" / "adakern" / "datasets" / "data"
 
@@ -51,6 +53,18 @@ def build_cifar10(train: Split, test: Split) -> dict[str, np.ndarray]:
     for part, split, kept in (("train", train, keep_train), ("test", test, keep_test)):
         arrays[f"{part}_differences"] = codec.encode(split.images[kept])
         arrays |= describe(part, split.labels, kept)
+    return arrays
+
+
+def build_published(train: Split, test: Split) -> dict[str, np.ndarray]:
+    task = (*INANIMATE, *ANIMATE)
+    arrays = {}
+    for part, split, rows, n in (("train", train, HASHED.train, 1000), ("test", test, HASHED.test, 500)):
+        kept = np.sort(rows(split, task)[:n])
+        arrays[f"{part}_differences"] = codec.encode(split.images[kept])
+        arrays[f"{part}_y"] = split.labels[kept].astype(np.uint8)
+        arrays[f"{part}_idx"] = kept.astype(np.int32)
+        arrays[f"{part}_absent_from"] = np.full(CLASSES, NEVER)  # which images come next, a hash says
     return arrays
 
 
@@ -100,12 +114,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, required=True, help="directory with the official idx files")
     parser.add_argument("--cifar10", type=Path, required=True, help="directory with the official batches")
-    parser.add_argument("--out", type=Path, default=HOME, help="where the two .npz files go")
+    parser.add_argument("--out", type=Path, default=HOME, help="where the .npz files go")
     options = parser.parse_args()
     mnist = idx.find(options.mnist)
     if mnist is None:
         raise SystemExit(f"--mnist {options.mnist} has no MNIST: looked for {idx.LOOKED_FOR}")
-    for name, arrays in (("mnist", build_mnist(*mnist)), ("cifar10", build_cifar10(*read_cifar10(options.cifar10)))):
+    cifar10 = read_cifar10(options.cifar10)
+    bundles = {"mnist": build_mnist(*mnist), "cifar10": build_cifar10(*cifar10)}
+    for name, arrays in {**bundles, "cifar10_published": build_published(*cifar10)}.items():
         path = options.out / f"{name}.npz"
         np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # numpy's stub sees allow_pickle in them
         print(f"{path}: {path.stat().st_size} bytes, {len(arrays['train_y'])} + {len(arrays['test_y'])} images")

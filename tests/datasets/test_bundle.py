@@ -13,17 +13,21 @@ from adakern.datasets.order import NEVER
 
 LOADERS = {"mnist": bundled.mnist, "cifar10": bundled.cifar10}
 
+PUBLISHED = {"cifar10_published": bundled.cifar10_published}
+
 SHA256 = {
     ("mnist", "train"): "151f718f0a24487bb9302d56588f1bac1720eb301c2b042f976d63de11a77c8c",
     ("mnist", "test"): "c924b84850aeea808c05b81f878b6d43445f648533ae03893791c95dc5cbb65b",
     ("cifar10", "train"): "058fa681baaa8961e721f149cd3e91367ddb8a089f1efe91706c31a1d98a4a3a",
     ("cifar10", "test"): "91719d002cf1904d5a605d0cd2b515acfd15f3598c50dccb404a3fc419141e2b",
+    ("cifar10_published", "train"): "eb20d7ef51abd9e0f07231b3d591363eabccc27c92be2da177624438255f5524",
+    ("cifar10_published", "test"): "06986be134bc422c52b3ae73769208a6cb16777be9963ee809fd6b107300fd93",
 }
 
 
 @pytest.mark.parametrize(("name", "part"), SHA256)
 def test_content_is_the_original(name, part):
-    split = LOADERS[name]()[part == "test"]
+    split = (LOADERS | PUBLISHED)[name]()[part == "test"]
     digest = hashlib.sha256()
     for array in (split.images, split.labels.astype("u1"), split.positions.astype("<i4")):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -56,14 +60,24 @@ def test_mnist_holds_the_first_of_each_digit():
     assert np.bincount(test.labels)[2:].tolist() == [300] * 8
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", LOADERS | PUBLISHED)
 def test_no_image_is_in_both_halves_or_twice(name):
-    images = [image.tobytes() for split in LOADERS[name]() for image in split.images]
+    images = [image.tobytes() for split in (LOADERS | PUBLISHED)[name]() for image in split.images]
     assert len(set(images)) == len(images)
 
 
+def test_an_image_of_both_bundles_is_the_same():
+    """The published order is a random one: some of its 1000 are among the first 1265."""
+    for ours, theirs in zip(bundled.cifar10(), bundled.cifar10_published(), strict=True):
+        assert (np.diff(theirs.positions) > 0).all()
+        _, here, there = np.intersect1d(ours.positions, theirs.positions, return_indices=True)
+        assert len(here) >= 10
+        assert np.array_equal(ours.images[here], theirs.images[there])
+        assert np.array_equal(ours.labels[here], theirs.labels[there])
+
+
 def test_the_shared_arrays_cannot_be_written():
-    for split in (*bundled.mnist(), *bundled.cifar10()):
+    for split in (*bundled.mnist(), *bundled.cifar10(), *bundled.cifar10_published()):
         with pytest.raises(ValueError, match="read-only"):
             split.images[0] = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 
@@ -88,6 +89,35 @@ def test_animate_is_plus_one():
         labels = split.labels[~np.isin(split.labels, (6, 7))][: len(targets)]  # all classes begin together
         assert targets.tolist() == [1.0 if label in (2, 3, 4, 5) else -1.0 for label in labels]
     assert np.array_equal(animate(n_train=40, n_test=0, flat=True)[0], X.reshape(40, 3072))
+
+
+def test_published_images():
+    """In the order of their numbers' hashes, and less one mean over one standard deviation for all of a half."""
+    X, y, X_test, y_test = animate(published=True)
+    assert X.shape == (1000, 32, 32, 3) and X_test.shape == (500, 32, 32, 3)
+    for split, images, targets, salt, mean, std in zip(
+        bundled.cifar10_published(), (X, X_test), (y, y_test), ("train", "test"), (120.7, 121.5), (64.15, 64.06), strict=True
+    ):  # fmt: skip
+        hashes = [hashlib.md5(f"{salt}{position}".encode()).hexdigest() for position in split.positions]
+        place = sorted(range(len(hashes)), key=hashes.__getitem__)
+        np.testing.assert_allclose(images, (split.images[place] - mean) / std, atol=3e-3)
+        assert targets.tolist() == [1.0 if label in (2, 3, 4, 5) else -1.0 for label in split.labels[place]]
+    first = animate(7, 3, published=True, flat=True)
+    assert same(first, (X[:7].reshape(7, -1), y[:7], X_test[:3].reshape(3, -1), y_test[:3]))
+    with pytest.raises(ValueError, match="n_test must be at most 500, .* bundled CIFAR-10"):
+        animate(n_test=501, published=True)
+
+
+def test_published_order_of_official_files(tmp_path, photographs):
+    write_cifar10(tmp_path, photographs)
+    X, y, X_test, _ = animate(6, 5, published=True, directory=tmp_path)
+    images = np.concatenate([images for images, _ in photographs[:5]])
+    labels = np.concatenate([labels for _, labels in photographs[:5]])
+    place = sorted(range(40), key=lambda row: hashlib.md5(f"train{row}".encode()).hexdigest())[:6]
+    np.testing.assert_allclose(X, (images[place] - 120.707565) / 64.150076, atol=1e-6)
+    assert y.tolist() == [1.0 if label in (2, 3) else -1.0 for label in labels[place]]
+    place = sorted(range(8), key=lambda row: hashlib.md5(f"test{row}".encode()).hexdigest())[:5]
+    np.testing.assert_allclose(X_test, (photographs[5][0][place] - 121.529155) / 64.06097, atol=1e-6)
 
 
 def test_the_first_labels_are_those_of_the_data_set():

@@ -63,3 +63,23 @@ def test_every_image_comes_once(block):
     labels = np.random.default_rng(2).integers(0, 3, 50)
     rows = order.ordered_test_rows(split(labels), (0, 2), first_block=block)
     assert sorted(rows.tolist()) == np.flatnonzero(labels != 1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("half", "size", "first"),
+    [("train", 50000, [16399, 1680, 47917, 17307, 27051]), ("test", 10000, [9933, 5669, 163, 6686, 4747])],
+)
+def test_the_order_of_tensorflow_datasets(half, size, first):
+    """The example that its catalogue shows first is `train_16399`."""
+    rows = getattr(order.HASHED, half)(split(np.zeros(size, int)), (0,))
+    assert rows[:5].tolist() == first
+    assert sorted(rows.tolist()) == list(range(size))
+
+
+def test_the_hashed_order_is_that_of_positions():
+    """A part of the data set, and some of its classes, come in the order that they have in the whole."""
+    labels = np.arange(60) % 3
+    whole = order.HASHED.train(split(labels), (0, 2))
+    held = np.flatnonzero(np.random.default_rng(4).random(60) < 0.5)
+    part = Split(np.zeros((len(held), 1, 1, 1), np.uint8), labels[held], held, np.full(10, NEVER))
+    assert held[order.HASHED.train(part, (0, 2))].tolist() == [row for row in whole if row in held]

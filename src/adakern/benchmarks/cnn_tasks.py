@@ -44,8 +44,14 @@ def two_layers(activation: str = "tanh") -> CNN:
     return CNN(2, ((3, 3), (2, 2)), ((1, 1), (2, 2)), activation)  # type: ignore[arg-type]
 
 
-def architectures(options: Options, points: int, tests: int) -> dict[str, tuple[Any, Data]]:
-    """MLP and CNN, each with its inputs."""
+def architectures(
+    options: Options, points: int, tests: int, published: bool = False
+) -> dict[str, tuple[Any, Data]]:
+    """MLP and CNN, each with its inputs; `published`: those of the paper's program, which are at full size alone."""
+    if published:
+        X, y, X_test, y_test = datasets.animate(points, tests, published=True)
+        as_rows = (X.reshape(points, -1), y, X_test.reshape(tests, -1), y_test)
+        return {"MLP": (MLP(1), as_rows), "CNN": (shallow(options), (X, y, X_test, y_test))}
     return {
         "MLP": (MLP(1), flat(options, points, tests)),
         "CNN": (shallow(options), images(options, points, tests)),

@@ -10,10 +10,12 @@ import numpy as np
 from adakern import checks
 from adakern.datasets import batches, bundled
 from adakern.datasets.labels import as_groups
+from adakern.datasets.order import HASHED
 from adakern.datasets.preprocessing import (
     CIFAR10_GREY_MEAN,
     CIFAR10_GREY_STD,
     CIFAR10_MEAN,
+    CIFAR10_PIXELS,
     CIFAR10_STD,
     resize,
     standardise,
@@ -25,6 +27,7 @@ INANIMATE = (0, 1, 8, 9)  # airplane, automobile, ship, truck
 ANIMATE = (2, 3, 4, 5)  # bird, cat, deer, dog
 
 _CIFAR10 = DataSet("CIFAR-10", batches.LOOKED_FOR, batches.find, bundled.cifar10)
+_PUBLISHED = DataSet("CIFAR-10", batches.LOOKED_FOR, batches.find, bundled.cifar10_published, HASHED)
 
 
 def cifar10(
@@ -74,16 +77,27 @@ def animate(
     n_test: int = 500,
     *,
     flat: bool = False,
+    published: bool = False,
     directory: str | os.PathLike[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The paper's task for convolutional networks: birds, cats, deer and dogs (+1) or vehicles (-1), in colour.
 
     `cifar10` with classes `((0, 1, 8, 9), (2, 3, 4, 5))`, `grey=False` and `size=32`, in the order stated there;
     inputs `(n, 32, 32, 3)`, or `(n, 3072)` if `flat`. The bundle gives 1000 training and 500 test images.
+
+    If `published`, the images of the paper's published program, as it prepares them: in the order in which
+    TensorFlow Datasets keeps CIFAR-10 (by a hash of their numbers), less one mean over all pixels and colours of the
+    half (training or test), divided by one standard deviation. The bundle gives its 1000 and 500.
     """
-    return cifar10(
-        (INANIMATE, ANIMATE), grey=False, size=32, n_train=n_train, n_test=n_test, flat=flat, directory=directory
-    )
+    if not published:
+        return cifar10(
+            (INANIMATE, ANIMATE), grey=False, size=32, n_train=n_train, n_test=n_test, flat=flat, directory=directory
+        )
+    groups = as_groups((INANIMATE, ANIMATE))
+    images, y, test_images, y_test = open_source(_PUBLISHED, directory).take(groups, n_train, n_test)
+    halves = zip((images, test_images), CIFAR10_PIXELS, strict=True)
+    X, X_test = (standardise(part, mean / 255, std / 255, flat=flat) for part, (mean, std) in halves)
+    return X, y, X_test, y_test
 
 
 def _prepare(images: np.ndarray, grey: bool, size: int, flat: bool) -> np.ndarray:

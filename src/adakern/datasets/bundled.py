@@ -24,7 +24,17 @@ def mnist() -> tuple[Split, Split]:
 @cache
 def cifar10() -> tuple[Split, Split]:
     """The bundled training and test images of CIFAR-10, `(n, 32, 32, 3)`."""
-    with _open("cifar10.npz") as stream, np.load(stream, allow_pickle=False) as arrays:
+    return _photographs("cifar10.npz")
+
+
+@cache
+def cifar10_published() -> tuple[Split, Split]:
+    """Those training and test images of CIFAR-10 with which the paper's published program compares CNN and MLP."""
+    return _photographs("cifar10_published.npz")
+
+
+def _photographs(name: str) -> tuple[Split, Split]:
+    with _open(name) as stream, np.load(stream, allow_pickle=False) as arrays:
         train, test = (codec.decode(arrays[f"{part}_differences"]) for part in ("train", "test"))
         return _split(arrays, "train", train), _split(arrays, "test", test)
 

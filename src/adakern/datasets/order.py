@@ -6,12 +6,16 @@ order: the first block holds the first 300 test images of each class, the second
 The bundle holds only the beginning of each class, and of some classes more than of others. Past the first image
 that is missing from any requested class, the order can no longer be told, so what is held beyond it is not
 available for those classes: a call gives the same images whichever source answers it, or it gives none.
+
+The paper's published program for CNNs reads CIFAR-10 from TensorFlow Datasets, whose order is another one (`HASHED`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from hashlib import md5
 
 import numpy as np
 
@@ -64,3 +68,24 @@ def ordered_test_rows(split: Split, classes: Sequence[int], first_block: int = F
         return rows
     end = min(int(split.absent_from[c]) for c in classes)
     return np.concatenate([rows, np.flatnonzero(wanted & ~first & (split.positions < end))])
+
+
+def hashed_rows(split: Split, classes: Sequence[int], salt: str) -> np.ndarray:
+    """Rows of the images of `classes` in the order in which TensorFlow Datasets (CIFAR-10, 3.0.2) keeps a split: by the MD5 digest of its name, `salt`, and the position in the original data set."""
+    rows = np.flatnonzero(np.isin(split.labels, classes))
+    return np.array(sorted(rows, key=lambda row: md5(f"{salt}{split.positions[row]}".encode()).digest()), dtype=np.int64)
+
+
+Rows = Callable[[Split, Sequence[int]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which rows of the training and of the test half come first."""
+
+    train: Rows
+    test: Rows
+
+
+ORIGINAL = Order(ordered_training_rows, ordered_test_rows)
+HASHED = Order(partial(hashed_rows, salt="train"), partial(hashed_rows, salt="test"))

@@ -9,6 +9,8 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 CIFAR10_GREY_MEAN, CIFAR10_GREY_STD = 0.4799, 0.2396
 # Mean and standard deviation of each colour over the 50000 training images of CIFAR-10, red, green, blue.
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+# Mean and standard deviation over all bytes of the 50000 training images and over those of the 10000 test images.
+CIFAR10_PIXELS = ((120.70756512, 64.15007589), (121.52915475, 64.06097012))
 
 
 def standardise(

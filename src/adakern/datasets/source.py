@@ -12,7 +12,7 @@ import numpy as np
 
 from adakern import checks
 from adakern.datasets.labels import Groups, as_targets
-from adakern.datasets.order import Split, ordered_test_rows, ordered_training_rows
+from adakern.datasets.order import ORIGINAL, Order, Split
 
 VARIABLE = "ADAKERN_DATA"
 
@@ -25,6 +25,7 @@ class DataSet:
     looked_for: str
     find: Callable[[Path], tuple[Split, Split] | None]
     bundled: Callable[[], tuple[Split, Split]]
+    order: Order = ORIGINAL
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class Source:
     test: Split
     words: str  # what it is, for messages
     more: str  # how to get more images, for messages
+    order: Order
 
     def take(self, groups: Groups, n_train: Any, n_test: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The first images of the order rule and their targets: `(images, y, test_images, y_test)`, bytes and floats."""
         n_train, n_test = checks.integer("n_train", n_train, 1), checks.integer("n_test", n_test, 0)
         classes = [member for group in groups for member in group]
-        rows = self._first("n_train", "training", ordered_training_rows(self.train, classes), n_train, classes)
-        later = self._first("n_test", "test", ordered_test_rows(self.test, classes), n_test, classes)
+        rows = self._first("n_train", "training", self.order.train(self.train, classes), n_train, classes)
+        later = self._first("n_test", "test", self.order.test(self.test, classes), n_test, classes)
         return (
             self.train.images[rows],
             as_targets(self.train.labels[rows], groups),
@@ -67,13 +69,13 @@ def open_source(data_set: DataSet, directory: str | os.PathLike[str] | None) -> 
             raise FileNotFoundError(
                 f"directory {os.fspath(directory)!r} {state} {data_set.name}: looked for {data_set.looked_for}"
             )
-        return Source(*found, f"{data_set.name} in {os.fspath(directory)}", "")
+        return Source(*found, f"{data_set.name} in {os.fspath(directory)}", "", data_set.order)
     named = os.environ.get(VARIABLE)
     note = ""
     if named:
         found = data_set.find(Path(named))
         if found is not None:
-            return Source(*found, f"{data_set.name} in {named}", "")
+            return Source(*found, f"{data_set.name} in {named}", "", data_set.order)
         note = f" ({VARIABLE} names {named!r}, which has no complete {data_set.name})"
     more = f"; supply the full set by directory= or the environment variable {VARIABLE}{note}"
-    return Source(*data_set.bundled(), f"the bundled {data_set.name}", more)
+    return Source(*data_set.bundled(), f"the bundled {data_set.name}", more, data_set.order)
