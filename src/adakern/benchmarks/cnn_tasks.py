@@ -44,9 +44,7 @@ def two_layers(activation: str = "tanh") -> CNN:
     return CNN(2, ((3, 3), (2, 2)), ((1, 1), (2, 2)), activation)  # type: ignore[arg-type]
 
 
-def architectures(
-    options: Options, points: int, tests: int, published: bool = False
-) -> dict[str, tuple[Any, Data]]:
+def architectures(options: Options, points: int, tests: int, published: bool = False) -> dict[str, tuple[Any, Data]]:
     """MLP and CNN, each with its inputs; `published`: those of the paper's program, which are at full size alone."""
     if published:
         X, y, X_test, y_test = datasets.animate(points, tests, published=True)

@@ -73,7 +73,9 @@ def ordered_test_rows(split: Split, classes: Sequence[int], first_block: int = F
 def hashed_rows(split: Split, classes: Sequence[int], salt: str) -> np.ndarray:
     """Rows of the images of `classes` in the order in which TensorFlow Datasets (CIFAR-10, 3.0.2) keeps a split: by the MD5 digest of its name, `salt`, and the position in the original data set."""
     rows = np.flatnonzero(np.isin(split.labels, classes))
-    return np.array(sorted(rows, key=lambda row: md5(f"{salt}{split.positions[row]}".encode()).digest()), dtype=np.int64)
+    return np.array(
+        sorted(rows, key=lambda row: md5(f"{salt}{split.positions[row]}".encode()).digest()), dtype=np.int64
+    )
 
 
 Rows = Callable[[Split, Sequence[int]], np.ndarray]

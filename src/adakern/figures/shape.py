@@ -62,7 +62,7 @@ class Data:
     """Images to load: known by their content.
 
     Attributes:
-        source: "mnist", "cifar10" or "animate", functions of `adakern.datasets`.
+        source: "mnist", "cifar10" or "animate", functions of `adakern.datasets`; or "published", `animate` with the images of the published program.
         train, test: how many images.
         classes: other than the function's own.
     """
@@ -75,6 +75,8 @@ class Data:
     def load(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """`(X, y, X_test, y_test)`."""
         options: dict[str, Any] = {} if self.classes is None else {"classes": self.classes}
+        if self.source == "published":
+            return ak.datasets.animate(self.train, self.test, published=True)
         return getattr(ak.datasets, self.source)(n_train=self.train, n_test=self.test, **options)
 
     def identity(self) -> dict[str, Any]:
