@@ -202,7 +202,8 @@ def growing(options: Options, richness: float) -> Iterator[Row]:
 
 def published_settings() -> dict[str, Setting]:
     found: dict[str, Setting] = {rule: partial(published, rule=rule) for rule in ("sum", "mean")}
-    for rule, word in (("sum", "fitted"), ("mean", "timed")):  # words of their own: a name is found by its parts
+    words = {"sum": "fitted", "mean": "timed", "rest": "resting"}  # of their own: a name is found by its parts
+    for rule, word in words.items():
         for which in ("MLP", "CNN"):
             found[f"their images, {word}, {which}"] = partial(published, rule=rule, only=which, theirs=True)
     for points in (100, 1000):  # each takes long
