@@ -11,8 +11,8 @@
 # Symbols are those of `docs/notation.md`.
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 
 import adakern as ak
 
@@ -87,10 +87,8 @@ print("overlaps of 8 layers at γ0 = 4:", np.round(ak.linear.overlaps(8, 4.0, be
 # ## Pictures
 
 # %%
-figure = Figure(figsize=(12, 3.2), layout="constrained")
-left, middle, right, last = figure.subplots(1, 4)
+figure, (left, middle, right, last) = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
 ak.plot.kernel(left, rich)
 ak.plot.density(middle, rich, layer=2, point=0)
 ak.plot.alignment(right, rich)
 ak.plot.trace(last, rich)
-figure  # noqa: B018  (the last value of a cell is what a notebook shows)

@@ -149,6 +149,15 @@ def test_kernel_of_runs_trajectories_and_arrays(solutions, run, trajectory):
             plot.kernel(axes, solutions["lazy"], **wrong)
     with pytest.raises(ValueError, match=r"shape \(P, P\)"):
         plot.kernel(axes, np.ones((2, 3)))
+    with pytest.raises(ValueError, match="the kernel must be finite, but it contains NaN"):
+        plot.kernel(axes, np.full((2, 2), np.nan))
+
+
+@pytest.mark.parametrize("draw", [plot.density, plot.alignment, plot.trace])
+def test_what_is_drawn_is_a_solution(solutions, draw):
+    for wrong, match in (([solutions["lazy"]], "not in a list.*but it is a list"), (3, "but it is an int")):
+        with pytest.raises(TypeError, match=match):
+            draw(Figure().subplots(), wrong)
 
 
 def test_a_kernel_of_zeros_is_drawn_without_a_warning():

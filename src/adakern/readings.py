@@ -37,6 +37,19 @@ class Trace:
     falls: bool = False
 
 
+def check(*of: Subject) -> None:
+    """Refuse what is no solution, run or trajectory."""
+    for one in of:
+        if not isinstance(one, Subject):
+            raise TypeError(
+                f"what is drawn must be a Solution, a Run or a Trajectory (several one after the other, not in a list), but it is {_article(type(one).__name__)}"
+            )
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiouAEIOU" else f"a {word}"
+
+
 def network(of: Subject) -> Network:
     return of.network if isinstance(of, Run) else of.limit.network
 

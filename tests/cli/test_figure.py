@@ -83,6 +83,7 @@ def test_the_list_has_every_figure(adakern, adakern_json):
         ("figure magic", "or all, but it is 'magic'"),
         ("figure single-point --redraw --fresh", "--redraw computes nothing"),
         ("figure single-point --out taken", "--out must name a folder, but taken is a file"),
+        ("figure single-point --quick --out taken/deeper", "--out must name a folder, but taken is a file"),
         ("figure single-point --redraw", "make the figure first"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+import time
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -12,7 +14,7 @@ import pytest
 from adakern import figures
 from adakern.errors import ConvergenceError
 from adakern.figures import cache as caches
-from adakern.figures import measuring, running, style
+from adakern.figures import jobs, measuring, running, style
 from adakern.figures.cache import Cache
 from adakern.figures.shape import Data, Part
 
@@ -173,6 +175,26 @@ def test_several_computations_at_once(cache, monkeypatch):
     (again,), _ = run(cache, jobs=2)
     assert again.cached == 2
     assert [path.stat().st_mtime_ns for path in sorted(cache.folder.rglob("*slope-1*"))] == before
+
+
+def dawdle(slope: float):
+    if slope == 2.0:
+        time.sleep(600)
+    return {"slope": slope}
+
+
+def test_an_interruption_leaves_no_process_behind(cache):
+    """One computation is done, the other under way: that one's process must not outlive this one."""
+
+    def interrupt(what, amount=1):
+        raise KeyboardInterrupt
+
+    slow = [("toy", Part(f"slope {slope:g}", dawdle, {"slope": slope})) for slope in (1.0, 2.0)]
+    with pytest.raises(KeyboardInterrupt):
+        jobs.fill(cache, 2, slow, interrupt)
+    assert multiprocessing.active_children() == []
+    (kept,) = (path for path in cache.folder.rglob("*slope-*") if path.is_file())
+    assert "slope-1" in kept.name
 
 
 def test_a_figure_that_fails_does_not_stop_the_others(cache, monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import adakern as ak
-from adakern.report import Test, page
+from adakern.report import Test, page, words
 
 LINEAR = ak.MLP(depth=2, activation="linear")
 SIGNS = np.array([1.0, -1.0, 1.0, -1.0, -1.0, 1.0])
@@ -111,6 +111,19 @@ def test_what_is_no_sweep_is_refused(sweep, inputs):
         page(["run"])
     with pytest.raises(ValueError, match="as many as the solutions"):
         page(sweep, names=["one"])
+
+
+def test_why_there_is_no_certificate(inputs):
+    """Not needed, not to be had, or not computed: three things."""
+
+    def said(solution):
+        return {name: meaning for name, _, meaning in words.evidence(solution)}["certificate"]
+
+    relu = ak.solve(ak.ANBK(ak.MLP(1, "relu"), richness=0.0), inputs, SIGNS)
+    assert said(relu) == "none is needed: lazy, in closed form"
+    failed = replace(relu, limit=replace(relu.limit, richness=1.0), stats={"audit": {"status": "layer 1: no law"}})
+    assert said(failed) == "none could be computed; layer 1: no law"
+    assert said(ak.solve(ak.NTK(LINEAR), inputs, SIGNS)) == "there is none for this limit and network"
 
 
 def test_words_of_others_stay_words(sweep):

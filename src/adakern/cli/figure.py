@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adakern.cli.failures import EXPECTED, FAILED, sentence
-from adakern.cli.output import print_json, replacing, show_progress
+from adakern.cli.output import check_folder, print_json, replacing, show_progress
 
 if TYPE_CHECKING:
     from adakern.figures.running import Outcome, Save
@@ -54,8 +54,7 @@ def run(
     chosen = _chosen(names or [], figures.NAMES)
     if redraw and (fresh or only or quick):
         raise ValueError("--redraw computes nothing, so --fresh, --only and --quick have no meaning beside it")
-    if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"--out must name a folder, but {out} is a file")
+    check_folder(out)
     begun = time.perf_counter()
     if redraw:
         outcomes = [running.redraw(name, out / f"{name}.npz", _saver(out)) for name in chosen]

@@ -79,6 +79,17 @@ def check_target(path: Path, *sources: Path) -> None:
             raise ValueError(f"--out must not be one of the inputs, but {path} is")
 
 
+def check_folder(out: Path) -> None:
+    """Refuse a folder that is none or cannot be made, before any work starts."""
+    for place in (out, *out.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise NotADirectoryError(f"--out must name a folder, but {place} is a file")
+            if not os.access(place, os.W_OK):
+                raise PermissionError(f"--out must name a folder that may be written, but {place} may not")
+            return
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` to write to, which takes its place at the end; nothing is left if writing fails."""

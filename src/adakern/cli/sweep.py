@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from adakern.cli import data, fit, options
 from adakern.cli.failures import warn
-from adakern.cli.output import print_json, show_progress
+from adakern.cli.output import check_folder, print_json, show_progress
 from adakern.errors import ConvergenceError
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def run(
         fit.build(name, depth, activation, decay, {**numbers, "richness": value})
         for value in values(",".join(richness or [_DEFAULT]))
     ]
-    _check_folder(out)
+    check_folder(out)
     X, y = data.training(file, target)
     asked = {"particles": particles, "tolerance": tolerance, "steps": steps}
     sought = _Sought(X, y, {"seed": seed, "precision": precision.value}, asked)
@@ -107,17 +106,6 @@ def values(text: str) -> list[float]:
 def _word(richness: float) -> str:
     """With every digit that tells it from others."""
     return repr(float(richness)).removesuffix(".0")
-
-
-def _check_folder(out: Path) -> None:
-    """Refuse a folder that is none or cannot be made, before any work starts."""
-    for place in (out, *out.parents):
-        if place.exists():
-            if not place.is_dir():
-                raise NotADirectoryError(f"--out must name a folder, but {place} is a file")
-            if not os.access(place, os.W_OK):
-                raise PermissionError(f"--out must name a folder that may be written, but {place} may not")
-            return
 
 
 class _Sought(NamedTuple):

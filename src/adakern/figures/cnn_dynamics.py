@@ -92,7 +92,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
             place.set_title(f"{points} images: {kind} loss")
             if kind == "test":
                 _stars(place, settings, numbers, points)
-                style.star(place, [], [], style.GREY, "best time to stop (theory)")
+                style.star(place, [], [], style.GREY, "best time to stop (theory)\nside by side: one for two")
             style.legend(place, words)
         axes[1, column].set_yscale("log")
     return figure
@@ -110,9 +110,11 @@ def _curve(
 
 
 def _stars(axes: Axes, settings: Settings, numbers: Numbers, points: int) -> None:
-    """The best times to stop, side by side where one is that of several."""
+    """The best times to stop, side by side where one is that of several; a loss that still falls at the end has none."""
     losses = [numbers[_name("theory", points, richness)]["test"] for richness in settings.richness]
     best = [int(np.argmin(loss)) for loss in losses]
     for index, (place, loss) in enumerate(zip(best, losses, strict=True)):
+        if place == len(settings.times) - 1:
+            continue
         aside = 10.0 * (best[:index].count(place) - (best.count(place) - 1) / 2)
         style.star(axes, settings.times[place], loss[place], style.CYCLE[index], aside=aside)

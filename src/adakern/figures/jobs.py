@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.process
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
 from adakern.errors import ConvergenceError
 from adakern.figures.cache import Cache
 from adakern.figures.shape import Part
 
+_PATIENCE = 5.0  # seconds, with a process that was asked to end
 Job = tuple[str, str]  # the figure's name, and the computation's
 
 
@@ -22,6 +24,7 @@ def fill(
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     failed: dict[Job, Exception] = {}
     context = multiprocessing.get_context("spawn")  # a forked process must not use what JAX has started
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running: dict[Future[None], Job] = {}
         for figure, part in parts:
@@ -39,8 +42,20 @@ def fill(
                 advance(f"{figure}: {name}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            _end(set(multiprocessing.active_children()) - others)
             raise
     return set(running.values()), failed
+
+
+def _end(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:
+    """End processes, which would otherwise outlive this one: what they are at is done again when the figure is."""
+    workers = list(workers)
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join(_PATIENCE)
+        if worker.is_alive():
+            worker.kill()
 
 
 def _compute(cache: Cache, figure: str, part: Part) -> None:

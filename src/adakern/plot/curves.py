@@ -29,6 +29,7 @@ def alignment(axes: Axes, *of: Subject, against: str = "layer") -> None:
         raise ValueError(f'against must be "layer", "richness" or "time", but it is {against!r}')
     if not of:
         raise ValueError("alignment needs a solution, a run or a trajectory to draw")
+    readings.check(*of)
     if against == "time":
         _over_time(axes, of)
     else:
@@ -87,6 +88,7 @@ def trace(axes: Axes, *of: Subject, log: bool | None = None) -> None:
         of: solutions that particles or descent found, runs, trajectories.
         log: values on a logarithmic axis; by default all but energies.
     """
+    readings.check(*of)
     found = [(one, line) for one in of for line in readings.traces(one)]
     if not found:
         raise ValueError(

@@ -43,6 +43,7 @@ def density(
     """
     if not of:
         raise ValueError("density needs a solution, a run or a trajectory to draw")
+    readings.check(*of)
     laws = [_law(one, layer, point, position, time) for one in of]
     low, high = _range(of, laws)
     edges = np.linspace(low, high, _BINS + 1)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 
-from adakern import readings
+from adakern import checks, readings
 from adakern.finite import Run
 from adakern.plot.style import name
 from adakern.readings import Subject
@@ -41,9 +41,12 @@ def kernel(
         normalise: draw correlations; otherwise the values themselves.
     """
     if not isinstance(of, (Solution, Run, Trajectory)):
-        of = np.asarray(of)
+        of = checks.as_array("the kernel", of)
         if of.ndim != 2 or of.shape[0] != of.shape[1]:
-            raise ValueError(f"a kernel must have shape (P, P), but this one has shape {of.shape}")
+            raise ValueError(
+                f"a kernel must be a solution, a run, a trajectory or have shape (P, P), but this one has shape {of.shape}"
+            )
+        checks.finite("the kernel", of)
         matrix, targets = of, np.zeros(len(of)) if y is None else np.asarray(y)
     else:
         matrix, targets = readings.kernel(of, layer, time), of.y if y is None else np.asarray(y)

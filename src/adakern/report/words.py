@@ -142,9 +142,20 @@ def _certificate(solution: Solution) -> str:
     return number(solution.certificate, 2) + (f" ± {number(error, 1)}" if error else "")
 
 
+def _uncertified(solution: Solution) -> str:
+    """Why there is no certificate."""
+    limit = solution.limit
+    if isinstance(limit, ANBK) and limit.network.depth == 1:
+        if limit.richness == 0:
+            return "none is needed: lazy, in closed form"
+        if status := solution.stats.get("audit", {}).get("status"):
+            return f"none could be computed; {status}"
+    return "there is none for this limit and network"
+
+
 def _certified(solution: Solution) -> str:
     if solution.certificate is None:
-        return "there is none for this limit and network"
+        return _uncertified(solution)
     if isinstance(solution.limit, ANTK):
         return "duality gap relative to the value: no answer is better by more"
     assert isinstance(solution.limit, ANBK)
