@@ -19,6 +19,7 @@ PAPER = (
     "The overlaps of the layers' kernels with the labels grow exponentially with the layer, at a rate that depends on the richness.",
     "The last overlap has three regimes: 1 + L γ0², γ0^(2L/(L+1)) and L γ0²/ln(L γ0²).",
     "Learned kernels of finite networks, L = 8 and γ0 = 4, approach those of the theory as the width grows.",
+    "On whitened data kernels grow in one direction alone, that of the labels: spikes of rank one.",
 )
 
 REGIMES: dict[str, tuple[str, Any]] = {  # colour and dashes

@@ -23,8 +23,9 @@ from adakern.figures.shape import Arrays, Numbers, Part, mlp
 TITLE = "One point: densities over time, and the transition at richness = decay"
 PAPER = (
     "Under gradient flow with weight decay the density of preactivations moves away from the Gaussian of the start.",
-    "Above the transition, richness > decay, neurons with h < 0 are killed, and the others end with ⟨h²⟩ = richness − decay and an error of decay/richness.",
-    "Below it everything collapses: the density at the end is a peak at zero, and nothing is learned.",
+    "Feature learning kills the neurons with h < 0, for richness < decay in the paper's words, and the others end with ⟨h²⟩ = richness − decay and an error of decay/richness.",
+    "On the other side everything collapses: the density at the end is a peak at zero, and nothing is learned.",
+    "At infinite time the limits of small richness and of small decay do not commute.",
 )
 
 
