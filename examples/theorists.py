@@ -85,10 +85,13 @@ print("overlaps of 8 layers at γ0 = 4:", np.round(ak.linear.overlaps(8, 4.0, be
 
 # %% [markdown]
 # ## Pictures
+#
+# Lazy, rich and a network of 256 neurons: the learned kernel sorted by class, the density of a preactivation, how far
+# each layer's kernel is aligned with the labels, and how the solver converged.
 
 # %%
 figure, (left, middle, right, last) = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
 ak.plot.kernel(left, rich)
-ak.plot.density(middle, rich, layer=2, point=0)
-ak.plot.alignment(right, rich)
+ak.plot.density(middle, nngp, rich, run, layer=2, point=0)
+ak.plot.alignment(right, nngp, rich, run)
 ak.plot.trace(last, rich)

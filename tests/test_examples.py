@@ -1,5 +1,6 @@
 """The tours of examples/ run as they stand, and what they say about their own numbers is so."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -10,6 +11,17 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def test_every_tour_is_run():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["practitioners.py", "theorists.py"]
+
+
+@pytest.mark.parametrize("name", ["theorists", "practitioners"])
+def test_the_executed_page_is_that_of_the_script(name):
+    """`tools/run_tours.py` writes it: every cell is there, in order, and the pictures are."""
+    cells = runpy.run_path(str(EXAMPLES.parent / "tools" / "run_tours.py"))["cells"]
+    folder = EXAMPLES.parent / "docs" / "tours"
+    page, place = (folder / f"{name}.md").read_text(encoding="utf-8"), 0
+    for prose, body in cells((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")):
+        place = page.index(body if prose else f"```python\n{body}\n```", place)
+    assert all((folder / picture).exists() for picture in re.findall(r"!\[.*\]\((.*)\)", page))
 
 
 def test_theorists():
