@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import lsq_linear
 
 from adakern import activations
-from adakern.limits import settling, unit_search, unit_starts
+from adakern.limits import boxed, unit_search, unit_starts
 from adakern.precision import scope
 
 RELU, LINEAR = activations.get("relu"), activations.get("linear")
@@ -274,7 +274,7 @@ def test_box_problems(points, rank, shift):
     rows = rng.normal(size=(points, rank)) + shift
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     top, target = np.abs(rng.normal(size=points)), rng.normal(size=rank) * np.sqrt(points)
-    beta = settling.box(rows, target, rng.random(points) * top, top)
+    beta = boxed.box(rows, target, rng.random(points) * top, top)
     assert beta.min() >= 0 and np.all(beta <= top)
     downhill = rows @ (target - beta @ rows)
     np.testing.assert_allclose(np.clip(beta + downhill, 0, top), beta, atol=1e-12)
@@ -282,11 +282,34 @@ def test_box_problems(points, rank, shift):
     assert np.sum((target - beta @ rows) ** 2) == pytest.approx(2 * expected.cost, abs=1e-12)
 
 
+@pytest.mark.parametrize("kinks", [0, 3, 5])
+def test_corners_of_few_dimensions(kinks):
+    """Few dimensions and many rows: the remainder of scipy's, from any start; and β balances the rows that have their kink there."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(80, 5))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        top, target = np.abs(rng.normal(size=80)), 40 * rng.normal(size=5)
+        beta = boxed.corner(rows, target, rng.normal(size=5), top, rng.permutation(80)[:kinks])
+        assert beta is not None and beta.min() >= 0 and np.all(beta <= top)
+        expected = target - lsq_linear(rows.T, target, (0, top), tol=1e-14, method="bvls").x @ rows
+        np.testing.assert_allclose(target - beta @ rows, expected, atol=1e-10)
+        assert np.count_nonzero((beta > 0) & (beta < top)) <= 5
+
+
+def test_a_corner_where_nothing_remains_is_left_to_others(rng):
+    rows = rng.normal(size=(80, 5))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    inside = 0.5 * np.ones(80) @ rows
+    assert boxed.corner(rows, inside, inside, np.ones(80), np.zeros(0, int)) is None
+    np.testing.assert_allclose(boxed.box(rows, inside, np.zeros(80), np.ones(80)) @ rows, inside, atol=1e-12)
+
+
 def test_a_sweep_goes_downhill(rng):
     rows = rng.normal(size=(20, 3))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     top, target = np.ones(20), 4 * rng.normal(size=3)
-    beta, remainder = settling._sweep(rows, target, np.zeros(20), top, np.arange(20))
+    beta, remainder = boxed._sweep(rows, target, np.zeros(20), top, np.arange(20))
     np.testing.assert_allclose(remainder, target - beta @ rows, atol=1e-12)
     assert np.linalg.norm(remainder) < np.linalg.norm(target) and beta.min() >= 0 and beta.max() <= 1
 

@@ -1,22 +1,20 @@
-r"""One neuron brought to a local maximum of its pull, to rounding: the steps of `unit_search`, with box problems solved by Newton's method."""
+r"""One neuron brought to a local maximum of its pull, to rounding: the steps of `unit_search`, with box problems solved to rounding."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+from adakern.limits.boxed import box
+
 _SETTLES = 500
-_NEWTONS = 200
-_HALVINGS = 12
 _FLAT = 1e-14  # relative: a rise that rounding makes
 _STILL = 1e-13
 _KINK = 1e-9  # |h| / |A_μ|, of a unit neuron, below which it sits on a kink: a box problem leaves rounding
 _SAME = 0.6  # power of machine epsilon within which two unit rows are one ray
 _ZERO = 16.0  # machine epsilons × the longest row: below, a row is a rounding error of zero
-_RIDGE = 1e-13  # added to the diagonal, of ones, of a Gram matrix of rows, which may depend on each other; more where it must
 _DENSE = 32  # columns of F up to which its image is formed
 _CHEAP = 12  # points that are turned on or off are among so many that cost the least
 _TURNED = (2, 9)  # how many of them at once: at least, and less than
@@ -154,59 +152,6 @@ def _top(task: Task, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
             return u
     best = unit(clear(best))
     return best if best @ u >= 0 else -best
-
-
-def box(rows: np.ndarray, target: np.ndarray, beta: np.ndarray, top: np.ndarray) -> np.ndarray:
-    r"""$\min|t-\beta^\top A|$ over $0\le\beta_\mu\le$ top; rows have length one. Newton's method on what is free, projected onto the box (Bertsekas 1982)."""
-    beta = np.clip(beta, 0.0, top)
-    remainder = target - beta @ rows
-    tolerance = 8 * np.finfo(np.float64).eps * (float(np.linalg.norm(target)) + float(np.linalg.norm(beta)))
-    for _ in range(_NEWTONS):
-        uphill = -(rows @ remainder)
-        wrong = np.abs(beta - np.clip(beta - uphill, 0.0, top))
-        if np.max(wrong, initial=0.0) <= tolerance:
-            break
-        # What is about to leave the box counts as outside: it would cut every step short.
-        edge = np.minimum(0.1 * float(np.max(wrong)), 0.1 * top)
-        ending = ((beta <= edge) & (uphill >= 0)) | ((beta >= top - edge) & (uphill <= 0))
-        free = np.flatnonzero((top > 0) & ~ending)
-        moving = np.flatnonzero((top > 0) & (wrong > 0) | ~ending)
-        step = -uphill
-        if len(free):
-            step[free] = _newton(rows[free], -uphill[free])
-        before, own = float(remainder @ remainder), rows[moving]
-        for halving in range(_HALVINGS):
-            change = np.clip(beta[moving] + 0.5**halving * step[moving], 0.0, top[moving]) - beta[moving]
-            after = remainder - change @ own
-            if float(after @ after) <= before + 2e-4 * float(uphill[moving] @ change):
-                beta, remainder = beta.copy(), after
-                beta[moving] += change
-                break
-        else:
-            beta, remainder = _sweep(rows, remainder, beta, top, np.argsort(-wrong)[: np.count_nonzero(wrong)])
-    return np.clip(beta, 0.0, top)
-
-
-def _newton(rows: np.ndarray, downhill: np.ndarray) -> np.ndarray:
-    gram, ridge = rows @ rows.T, _RIDGE
-    while True:
-        try:
-            result: np.ndarray = cho_solve(cho_factor(gram + ridge * np.eye(len(gram)), lower=True), downhill)
-            return result
-        except LinAlgError:  # rows that depend on each other, and rounding
-            ridge *= 100
-
-
-def _sweep(
-    rows: np.ndarray, remainder: np.ndarray, beta: np.ndarray, top: np.ndarray, order: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """One coordinate after the other to where it is best: always downhill, also where rows depend on each other and a step of all together is not."""
-    beta, remainder = beta.copy(), remainder.copy()
-    for i in order:
-        new = min(max(beta[i] + float(rows[i] @ remainder), 0.0), top[i])
-        remainder -= (new - beta[i]) * rows[i]
-        beta[i] = new
-    return beta, remainder
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -24,7 +24,8 @@ from threadpoolctl import threadpool_limits
 from adakern import memory
 from adakern.activations import Activation
 from adakern.limits import rounded, unit_starts
-from adakern.limits.settling import Task, box, reduce, settle, share_of, signal, turned, unit
+from adakern.limits.boxed import box
+from adakern.limits.settling import Task, reduce, settle, share_of, signal, turned, unit
 
 _CLIMBS = 30  # steps of a start before it is settled to rounding
 _RIDGES, _STRETCH = 200, 10  # the same with several outputs; after how many those that still rise go on alone
