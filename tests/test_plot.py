@@ -175,6 +175,9 @@ def test_densities_of_networks_and_trajectories(solutions, run, trajectory):
         values, edges, _ = patch.get_data()
         assert np.sum(values * np.diff(edges)) == pytest.approx(1.0, abs=0.05)
     assert len(steps) == 2
+    two = Figure().subplots()
+    plot.density(two, solutions["rich"], solutions["rich"])  # filled, one would hide the other
+    assert sum(isinstance(patch, StepPatch) for patch in two.patches) == 2 == len(two.patches)
     with pytest.raises(ValueError, match="needs a solution"):
         plot.density(axes)
 

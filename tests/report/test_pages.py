@@ -105,6 +105,9 @@ def test_what_is_no_sweep_is_refused(sweep, inputs):
     flow = ak.solve(ak.ANTK(LINEAR, richness=3.0), inputs, SIGNS)
     with pytest.raises(ValueError, match="limit is ANBK in solution 1 and ANTK in solution 2"):
         page([sweep[0], flow])
+    for limit in (ak.NTK(LINEAR), ak.NNGP(LINEAR)):
+        with pytest.raises(ValueError, match="lazy end of a sweep of ANBK .* must be NNGPK, but solution 2 is N"):
+            page([sweep[0], ak.solve(limit, inputs, SIGNS)])
     with pytest.raises(ValueError, match="at least one"):
         page([])
     with pytest.raises(TypeError, match="this is a str"):

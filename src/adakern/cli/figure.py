@@ -59,15 +59,21 @@ def run(
     if redraw:
         outcomes = [running.redraw(name, out / f"{name}.npz", _saver(out)) for name in chosen]
     else:
-        outcomes = running.run(
-            chosen,
-            _saver(out),
-            Cache(folder() if cache is None else cache, fresh),
-            quick=quick,
-            only=tuple(only or ()),
-            jobs=jobs,
-            progress=show_progress(no_progress),
-        )
+        kept = folder() if cache is None else cache
+        try:
+            outcomes = running.run(
+                chosen,
+                _saver(out),
+                Cache(kept, fresh),
+                quick=quick,
+                only=tuple(only or ()),
+                jobs=jobs,
+                progress=show_progress(no_progress),
+            )
+        except KeyboardInterrupt:
+            again = " without --fresh" if fresh else ""
+            typer.echo(f"adakern: finished computations are kept in {kept}; the same command{again} goes on", err=True)
+            raise
     _report(outcomes, time.perf_counter() - begun, as_json)
 
 

@@ -150,13 +150,14 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
         (axes[1, 1], _WHITE, (settings.white,), "aNBK: four whitened points, ReLU"),
     )
     for place, kind, richness, title in panels:
-        _panel(place, numbers, kind, richness)
+        _panel(place, numbers, kind, richness, humps=kind == _TANH)
         place.set_title(title)
-        style.legend(place, f"steps: theory; dots: networks of {settings.width} neurons", ncols=2)
+        style.legend(place, f"steps: theory; dots: networks of {settings.width} neurons,\n± 2 standard errors", ncols=2)
     return figure
 
 
-def _panel(axes: Axes, numbers: Numbers, kind: str, richness: Sequence[float]) -> None:
+def _panel(axes: Axes, numbers: Numbers, kind: str, richness: Sequence[float], humps: bool) -> None:
+    """Tails show on a logarithmic axis, humps and valleys on a linear one."""
     for index, value in enumerate(richness):
         theory, networks = (numbers[_name(kind, whose, value)] for whose in ("theory", "networks"))
         middles, colour = style.middles(theory["edges"]), style.CYCLE[index]
@@ -168,4 +169,8 @@ def _panel(axes: Axes, numbers: Numbers, kind: str, richness: Sequence[float]) -
     h = np.linspace(-reach, reach, 400)
     style.line(axes, h, norm.pdf(h / spread) / spread, style.BLACK, "lazy: a Gaussian", linestyle="--", linewidth=1.2)
     top = 2 * max(float(numbers[_name(kind, "theory", value)]["heights"].max()) for value in richness)
-    axes.set(xlabel="preactivation $h$", ylabel="density $p(h)$", yscale="log", ylim=(1e-4, top), xlim=(-reach, reach))
+    axes.set(xlabel="preactivation $h$", ylabel="density $p(h)$", xlim=(-reach, reach))
+    if humps:
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set(yscale="log", ylim=(1e-4, top))

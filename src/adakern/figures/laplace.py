@@ -74,7 +74,7 @@ def draw(settings: Settings, numbers: Numbers) -> Figure:
             style.line(place, h, laws["normal"], style.GREY, "a Gaussian of this variance", linestyle=":")
         place.set(yscale="log", ylim=(1e-4, 1), xlabel="preactivation $h$", ylabel="density $p(h)$")
         place.set_title(f"{words} weights at the start")
-        style.legend(place, f"steps: theory; dots: networks of {settings.width} neurons", ncols=2)
+        style.legend(place, f"steps: theory; dots: networks of {settings.width} neurons,\n± 2 standard errors", ncols=2)
     _moments(axes[1, 0], settings, numbers, "second")
     axes[1, 0].axhline(
         settings.richness - settings.decay,

@@ -128,11 +128,11 @@ def _densities(axes: Axes, settings: Settings, numbers: Numbers, richness: float
         spread = np.sqrt((richness - settings.decay) / (3 / 8 + 1 / (4 * np.pi)))
         law = norm.pdf(h / spread) * norm.cdf(h / spread) / spread
         label = "at rest, survivors (3 in 8)"
-        style.line(axes, h, law, style.BLUE, label, linestyle="--")
+        style.line(axes, h, law, style.BLUE, label, linestyle="--", zorder=4)
     else:
         style.line(axes, [0, 0], _HEIGHTS, style.BLUE, "at rest: all at zero", linestyle="--")
     axes.set(yscale="log", ylim=_HEIGHTS, xlabel="preactivation $h$", ylabel="density $p(h)$")
-    style.legend(axes, f"lines: theory; dots: networks of {settings.width} neurons", ncols=2)
+    style.legend(axes, f"lines: theory; dots: networks of {settings.width} neurons,\n± 2 standard errors", ncols=2)
 
 
 def _ends(axes: Axes, scan: Any, fine: Any, exact: Any, theory: Any, mean: Any, error: Any) -> None:

@@ -30,7 +30,7 @@ def density(
 ) -> None:
     r"""Draw the law of the preactivation $h^\ell_\mu$ of each of several solutions, runs and trajectories on one axis.
 
-    Gaussian laws (of lazy limits, linear networks and VGA) are lines, sampled ones histograms, networks of finite width dots, trajectories steps.
+    Gaussian laws (of lazy limits, linear networks and VGA) are lines, a sampled one among at most three is a filled histogram and others are outlines, networks of finite width dots, trajectories steps.
 
     Args:
         axes: where to draw.
@@ -49,6 +49,8 @@ def density(
     edges = np.linspace(low, high, _BINS + 1)
     top, least = 0.0, np.inf
     colours = _colours(of)
+    sampled = sum(isinstance(one, Solution) and not gaussian(one) for one in of)
+    alone = sampled == 1 and len(of) <= 3  # filled bars would cover others
     for one, (values, weights), colour in zip(of, laws, colours, strict=True):
         label = name(one)
         if gaussian(one):
@@ -64,7 +66,7 @@ def density(
         heights = np.histogram(values, bins=edges, weights=weights)[0] / np.diff(edges)
         top = max(top, float(heights.max()))
         least = min(least, 0.5 / (len(values) * (edges[1] - edges[0])), 0.5 * float(heights[heights > 0].min()))
-        _draw(axes, one, edges, heights, colour, label, alone=len(of) <= 3)
+        _draw(axes, one, edges, heights, colour, label, alone)
     if log:
         axes.set_yscale("log")
         room = 2 * 2.5 ** len(of)  # for the legend

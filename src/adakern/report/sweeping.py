@@ -12,6 +12,9 @@ from adakern.readings import richness
 from adakern.solution import Solution
 
 
+_LAZY = {"ANBK": "NNGPK", "VGA": "NNGPK", "ANTK": "NTK"}  # what may stand at richness 0
+
+
 def ordered(solutions: Sequence[Solution], names: Sequence[str]) -> list[int]:
     """Their order by richness, or an error that says what does not belong together."""
     if not solutions:
@@ -47,3 +50,11 @@ def _check_numbers(solutions: Sequence[Solution], names: Sequence[str]) -> None:
                 raise ValueError(
                     f"a sweep must differ in the richness alone, but {key} is {known} in {where} and {value} in {name}"
                 )
+    if "limit" not in seen:
+        return
+    adaptive, where = seen["limit"]
+    for solution, name in zip(solutions, names, strict=True):
+        if richness(solution) == 0 and solution.limit.kind not in (adaptive, _LAZY[adaptive]):
+            raise ValueError(
+                f"the lazy end of a sweep of {adaptive} ({where}) must be {_LAZY[adaptive]}, but {name} is {solution.limit.kind}"
+            )

@@ -48,10 +48,12 @@ class Chart {
     const box = this.svg.getBoundingClientRect();
     if (!box.width) return;
     const width = box.width, height = box.height;
-    const left = 52, right = 10, top = 10, bottom = 38;
+    const right = 10, top = 10, bottom = 38, { x, y } = spec;
+    const yTicks = y.log ? logTicks(...y.range) : linearTicks(...y.range, Math.max(2, Math.floor(height / 55)));
+    const yNames = yTicks.map((v) => (y.log ? power(v) : shown(v, 3)));
+    const left = Math.max(52, 26 + 6.8 * Math.max(0, ...yNames.map((name) => name.length)));  // room for the longest
     this.svg.setAttribute("viewBox", `0 0 ${width.toFixed(1)} ${height.toFixed(1)}`);
     this.inner = { left, right: width - right, top, bottom: height - bottom };
-    const { x, y } = spec;
     const to = (axis, from, until) => {
       const f = axis.log ? Math.log10 : (v) => v;
       const [a, b] = axis.range.map(f), span = b - a || 1;
@@ -59,12 +61,11 @@ class Chart {
     };
     this.x = to(x, left, width - right);
     this.y = to(y, height - bottom, top);
-    const yTicks = y.log ? logTicks(...y.range) : linearTicks(...y.range, Math.max(2, Math.floor(height / 55)));
     const xTicks = x.ticks || linearTicks(...x.range, Math.max(2, Math.floor(width / 85)));
     let body = "";
-    for (const v of yTicks) {
+    for (const [i, v] of yTicks.entries()) {
       const at = this.y(v).toFixed(1);
-      body += `<line class="grid" x1="${left}" x2="${width - right}" y1="${at}" y2="${at}"/><text x="${left - 6}" y="${at}" dy="0.35em" text-anchor="end">${escaped(y.log ? power(v) : shown(v, 3))}</text>`;
+      body += `<line class="grid" x1="${left}" x2="${width - right}" y1="${at}" y2="${at}"/><text x="${left - 6}" y="${at}" dy="0.35em" text-anchor="end">${escaped(yNames[i])}</text>`;
     }
     let until = -Infinity;
     for (const [i, v] of xTicks.entries()) {

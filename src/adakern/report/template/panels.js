@@ -266,7 +266,7 @@ const tracePanel = (() => {
     const [low, high] = line.log ? [Math.min(...positive) / 2, Math.max(...positive) * 2] : rangeOf([tail, line.level ? [line.level[0] - 3 * line.level[1], line.level[0] + 3 * line.level[1]] : []]);
     chart.again = () => settle(item);
     chart.draw({
-      x: { range: [Math.min(0, line.x[0]), line.x.at(-1) || 1], label: line.along },
+      x: { range: [line.x[0] > 0.3 * line.x.at(-1) && line.x.length > 1 ? line.x[0] : Math.min(0, line.x[0]), line.x.at(-1) || 1], label: line.along },
       y: { range: [low, high], label: line.what, log: line.log },
       describe: `${line.what} along ${line.along}`,
       marks: (c) => {
@@ -279,7 +279,9 @@ const tracePanel = (() => {
         return band + c.line(line.x, line.values, "var(--now)") + (line.x.length < 80 ? c.dots(line.x, line.values, "var(--now)", { radius: 2.5 }) : "");
       },
     });
-    byId("trace-about").textContent = line.level ? `Dashed: mean ${shown(line.level[0])} ± ${shown(line.level[1], 2)} of the averaged end; the band is two standard errors, with autocorrelation.` : "";
+    const said = line.level ? [`Dashed: mean ${shown(line.level[0])} ± ${shown(line.level[1], 2)} of the averaged end; the band is two standard errors, with autocorrelation.`] : [];
+    if (line.values.some((v) => v > high)) said.push("The steep beginning lies beyond the top.");
+    byId("trace-about").textContent = said.join(" ");
   };
   const build = () => {
     const none = ITEMS.every((item) => !item.trace.length);
