@@ -158,7 +158,8 @@ class Solution:
         Args:
             X: new inputs, any number of them.
             return_std: also return the Monte-Carlo standard error of $f$ (0 in closed form). It measures how well the
-                solver knows $f$, not how uncertain the network is: for that see `variance`.
+                solver knows $f$, not how uncertain the network is: for that see `variance`. It is the scatter of `stats["groups"]`
+                groups of particles, eight as a rule, so that differences in such errors have Student's law: one in 50 is beyond 3.
             memory: budget in bytes for one batch; 1 GiB by default.
         """
         total, groups = self._new(X), []

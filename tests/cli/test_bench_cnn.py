@@ -50,6 +50,18 @@ def test_the_mean_over_patterns_is_the_sum_with_more_decay():
     np.testing.assert_allclose(a @ (w @ rows.T) / 8 / richness, scaled.fitted[-1], atol=2e-3)
 
 
+def test_descent_is_stopped_where_it_has_fitted(monkeypatch):
+    """The first recorded moment below the bar, and its test loss; and a note that says when there is none."""
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((6, 4)), np.sign(rng.standard_normal(6)), rng.standard_normal((5, 4)), np.ones(5)
+    monkeypatch.setattr(cnn_learning, "STEP", 0.05)
+    monkeypatch.setattr(cnn_learning, "FITTED", 1e-2)
+    end = cnn_learning.by_descent(Options(width=64, time=20.0), ak.MLP(1), 1.0, data)
+    assert end.train / 2 <= 1e-2 and "NOT" not in end.note and 0.0 < end.test < 10.0
+    early = cnn_learning.by_descent(Options(width=64, time=0.5), ak.MLP(1), 1.0, data)
+    assert early.train / 2 > 1e-2 and "NOT fitted" in early.note
+
+
 def test_scores_of_few_groups_are_judged_by_students_law():
     """Means of eight Gaussian numbers over their own standard errors: beyond 3 they are seven times as many as Gaussian scores, and as many once converted."""
     rng = np.random.default_rng(0)

@@ -23,7 +23,7 @@ CASES: dict[str, Case] = {
         cnn_flow.dynamics_settings(),
     ),
     "antk": Case(
-        "Where training ends: networks trained by `ak.finite.gradient_flow`, the paper's network, and two layers on small images.",
+        "Where training ends: networks trained by `ak.finite.gradient_flow`, the paper's network, and two layers on small images. Networks of one layer were trained on a GPU and kept (`--runs`), seconds are those of that; the machine named is the one that the theory was solved on.",
         cnn_flow.rest_settings(),
     ),
     "published": Case(
@@ -35,7 +35,7 @@ CASES: dict[str, Case] = {
         cnn_learning.points_settings(),
     ),
     "memory": Case(
-        "The paper's network on 1000 images, each in a process of its own, every option at its default: NTK, aNBK (richness 1, beta 50), and the dynamics to t = 0.01, on a processor 0.001 (accuracy 1e-4). The bar is for a processor; a GPU's libraries take memory of their own.",
+        "The paper's network on 1000 images, each in a process of its own, every option at its default: NTK, aNBK (richness 1, beta 50), and the dynamics (accuracy 1e-4), on a processor to t = 0.001, elsewhere to 0.01. The bar is for a processor; a GPU's libraries take memory of their own.",
         cnn_memory.settings(),
     ),
 }

@@ -11,7 +11,6 @@ import numpy as np
 from adakern.readings import richness
 from adakern.solution import Solution
 
-
 _LAZY = {"ANBK": "NNGPK", "VGA": "NNGPK", "ANTK": "NTK"}  # what may stand at richness 0
 
 
