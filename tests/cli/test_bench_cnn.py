@@ -59,7 +59,7 @@ def test_descent_is_stopped_where_it_has_fitted(monkeypatch):
     end = cnn_learning.by_descent(Options(width=64, time=20.0), ak.MLP(1), 1.0, data)
     assert end.train / 2 <= 1e-2 and "NOT" not in end.note and 0.0 < end.test < 10.0
     early = cnn_learning.by_descent(Options(width=64, time=0.5), ak.MLP(1), 1.0, data)
-    assert early.train / 2 > 1e-2 and "NOT fitted" in early.note
+    assert early.train / 2 > 1e-2 and "NOT below" in early.note
 
 
 def test_scores_of_few_groups_are_judged_by_students_law():

@@ -137,10 +137,10 @@ def by_descent(options: Options, network: Any, richness: float, data: Data) -> E
     fitted = run.losses <= FITTED
     place = int(np.argmax(fitted) if fitted.any() else np.argmin(run.losses))
     jumps = int(np.count_nonzero(np.diff(run.losses) > 0.5 * run.losses[:-1]))
-    said = f"N={run.settings.width}, mean of ℓ {run.losses[place]:.2g} at t = {run.times[place]:.3g}" + (
-        "" if fitted.any() else ": NOT fitted"
+    said = f"N={run.settings.width}, mean of ℓ {run.losses[place]:.3g} at t = {run.times[place]:.3g}" + (
+        "" if fitted.any() else f", the least of {len(run.times)} recorded moments: NOT below {FITTED:g} at any"
     )
-    jumped = f"rises by half or more between {jumps} of {len(run.times) - 1} recorded moments; {run.status}"
+    jumped = f"rises by half or more between {jumps} of them; {run.status}"
     train, test = 2 * float(run.losses[place]), 2 * float(run.test_losses[place])
     return End(train, test, math.nan, _scatter(y_test, np.ravel(run.test_predictions)), f"{said}, {jumped}")
 

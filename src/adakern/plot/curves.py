@@ -50,7 +50,9 @@ def _over_layers(axes: Axes, of: tuple[Subject, ...]) -> None:
     for one in of:
         values = readings.label_alignments(one)
         rank = rungs.index(readings.richness(one)) / max(1, len(rungs) - 1) if len(rungs) > 1 else 1.0
-        axes.plot(np.arange(1, len(values) + 1), values, color=shade(rank), label=name(one), clip_on=False, **_marks(one))
+        axes.plot(
+            np.arange(1, len(values) + 1), values, color=shade(rank), label=name(one), clip_on=False, **_marks(one)
+        )
     axes.set_xticks(range(1, max(readings.network(one).depth for one in of) + 1))
     axes.set_xlabel(r"layer $\ell$")
 
