@@ -128,7 +128,7 @@ def by_descent(options: Options, network: Any, richness: float, data: Data) -> E
         step=STEP,
         centred=True,
         tolerance=0.0,
-        times=np.linspace(0.6, 1.0, 25) * (options.time or FURTHEST),  # where it is to be fitted, often
+        times=(np.linspace(0.6, 1.0, 25) * (options.time or FURTHEST)).tolist(),  # where it is to be fitted, often
         X_test=X_test,
         y_test=y_test,
         throw=False,
