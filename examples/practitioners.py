@@ -52,7 +52,8 @@ print(f"ridge with an RBF kernel, tuned: R² {rbf_score:.2f}")
 # %% [markdown]
 # The fitted estimator has the solution: kernels with their errors, a status, a residual. What the network made of its
 # inputs shows in the kernel: how much of it is about the targets. What a status adds to its first words limits the last
-# digits: here, with so few particles, a handful of large neurons carries a part of the kernel.
+# digits: here, with so few particles, a handful of large neurons carries a part of the kernel, and the audit, which draws
+# neurons of its own, did not reach all of them.
 
 # %%
 targets = np.outer(y_train, y_train)

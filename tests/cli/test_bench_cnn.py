@@ -55,11 +55,20 @@ def test_descent_is_stopped_where_it_has_fitted(monkeypatch):
     rng = np.random.default_rng(0)
     data = rng.standard_normal((6, 4)), np.sign(rng.standard_normal(6)), rng.standard_normal((5, 4)), np.ones(5)
     monkeypatch.setattr(cnn_learning, "STEP", 0.05)
-    monkeypatch.setattr(cnn_learning, "FITTED", 1e-2)
+    monkeypatch.setattr(cnn_learning, "FITTED", 4e-4)
     end = cnn_learning.by_descent(Options(width=64, time=20.0), ak.MLP(1), 1.0, data)
-    assert end.train / 2 <= 1e-2 and "NOT" not in end.note and 0.0 < end.test < 10.0
+    times = [float(time) for time in np.linspace(10.0, 20.0, cnn_learning.MOMENTS)]
+    X, y, X_test, y_test = data
+    way = {"decay": cnn_learning.DECAY, "width": 64, "time": 20.0, "method": "descent", "step": 0.05, "tolerance": 0.0}
+    run = ak.finite.gradient_flow(ak.MLP(1), X, y, richness=1.0, centred=True, times=times, **way)
+    losses = np.array([np.mean((y - run.at(time).fitted) ** 2) / 2 for time in times])
+    first = int(np.argmax(losses <= 4e-4))
+    assert 0 < first < len(times) - 1 and losses[first + 1 :].min() < losses[first]  # neither the start nor the least
+    assert end.train / 2 == pytest.approx(losses[first], rel=1e-4) and "NOT" not in end.note
+    expected = np.mean((y_test - run.at(times[first]).predict(X_test)) ** 2)
+    assert end.test == pytest.approx(expected, rel=1e-4)
     early = cnn_learning.by_descent(Options(width=64, time=0.5), ak.MLP(1), 1.0, data)
-    assert early.train / 2 > 1e-2 and "NOT below" in early.note
+    assert early.train / 2 > 4e-4 and "NOT below" in early.note
 
 
 def test_scores_of_few_groups_are_judged_by_students_law():

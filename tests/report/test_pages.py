@@ -108,6 +108,10 @@ def test_what_is_no_sweep_is_refused(sweep, inputs):
     for limit in (ak.NTK(LINEAR), ak.NNGP(LINEAR)):
         with pytest.raises(ValueError, match="lazy end of a sweep of ANBK .* must be NNGPK, but solution 2 is N"):
             page([sweep[0], ak.solve(limit, inputs, SIGNS)])
+    page([flow, ak.solve(ak.NTK(LINEAR), inputs, SIGNS)])
+    with pytest.raises(ValueError, match="lazy end of a sweep of ANTK .* must be NTK, but solution 2 is NNGPK"):
+        page([flow, sweep[1]])
+    page([ak.solve(ak.VGA(LINEAR, richness=1.0), inputs, SIGNS), sweep[1]])
     with pytest.raises(ValueError, match="at least one"):
         page([])
     with pytest.raises(TypeError, match="this is a str"):

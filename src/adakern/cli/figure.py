@@ -71,8 +71,12 @@ def run(
                 progress=show_progress(no_progress),
             )
         except KeyboardInterrupt:
-            again = " without --fresh" if fresh else ""
-            typer.echo(f"adakern: finished computations are kept in {kept}; the same command{again} goes on", err=True)
+            again = (
+                "without --fresh the same command goes on, with what was there before"
+                if fresh
+                else "the same command goes on"
+            )
+            typer.echo(f"adakern: finished computations are kept in {kept}; {again}", err=True)
             raise
     _report(outcomes, time.perf_counter() - begun, as_json)
 

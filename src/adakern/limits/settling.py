@@ -1,4 +1,4 @@
-r"""One neuron brought to a local maximum of its pull, to rounding: the steps of `unit_search`, with box problems solved to rounding."""
+r"""One neuron brought to a local maximum of its pull, to rounding: the steps of `unit_search`, whose box problems are `boxed`."""
 
 from __future__ import annotations
 

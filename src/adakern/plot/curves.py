@@ -35,7 +35,7 @@ def alignment(axes: Axes, *of: Subject, against: str = "layer") -> None:
     else:
         (_over_layers if against == "layer" else _over_richness)(axes, of)
     axes.set_ylabel(r"label alignment $\mathcal{A}(\Phi^\ell, yy^\top)$")
-    axes.set_ylim(top=1.0)
+    axes.set_ylim(top=1.02)  # a mark at 1 is whole
     axes.legend(frameon=False, handlelength=1.4)
     unbox(axes)
 
@@ -50,9 +50,7 @@ def _over_layers(axes: Axes, of: tuple[Subject, ...]) -> None:
     for one in of:
         values = readings.label_alignments(one)
         rank = rungs.index(readings.richness(one)) / max(1, len(rungs) - 1) if len(rungs) > 1 else 1.0
-        axes.plot(
-            np.arange(1, len(values) + 1), values, color=shade(rank), label=name(one), clip_on=False, **_marks(one)
-        )
+        axes.plot(np.arange(1, len(values) + 1), values, color=shade(rank), label=name(one), **_marks(one))
     axes.set_xticks(range(1, max(readings.network(one).depth for one in of) + 1))
     axes.set_xlabel(r"layer $\ell$")
 
@@ -69,7 +67,7 @@ def _over_richness(axes: Axes, of: tuple[Subject, ...]) -> None:
             label = rf"$\ell={layer}$" + (", network" if finite else "")
             colour = CYCLE[(layer - 1) % len(CYCLE)]
             places = [readings.richness(one) for one in chosen]
-            axes.plot(places, values, color=colour, label=label, clip_on=False, **_marks(chosen[0]))
+            axes.plot(places, values, color=colour, label=label, **_marks(chosen[0]))
     axes.set_xlabel(r"richness $\gamma_0$")
 
 
@@ -78,7 +76,7 @@ def _over_time(axes: Axes, of: tuple[Subject, ...]) -> None:
         if not isinstance(one, Trajectory):
             raise ValueError('against="time" needs trajectories, which dynamics returns')
         values = [readings.label_alignment(readings.kernel(one, time=time), one.y) for time in one.times]
-        axes.plot(one.times, values, "o-", color=CYCLE[index % len(CYCLE)], label=name(one), clip_on=False)
+        axes.plot(one.times, values, "o-", color=CYCLE[index % len(CYCLE)], label=name(one))
     axes.set_xlabel("time")
 
 
