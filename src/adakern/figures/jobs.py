@@ -56,6 +56,7 @@ def _end(workers: Iterable[multiprocessing.process.BaseProcess]) -> None:
         worker.join(_PATIENCE)
         if worker.is_alive():
             worker.kill()
+            worker.join(_PATIENCE)
 
 
 def _compute(cache: Cache, figure: str, part: Part) -> None:
