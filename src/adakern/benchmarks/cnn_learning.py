@@ -8,6 +8,7 @@ $\ell=\frac12\Delta^2$, as here.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -161,7 +162,8 @@ def at_rest(options: Options, network: Any, richness: float, data: Data) -> End:
     """Where the flow with the sum ends."""
     X, y, X_test, y_test = data
     limit, which = ANTK(network, richness=richness, decay=DECAY), type(network).__name__
-    checkpoint = options.checkpoint(f"{which}, P={len(X)}, at rest")
+    images = f"{zlib.crc32(np.ascontiguousarray(X)):08x}"  # those of the data set's order and the published program's are as many
+    checkpoint = options.checkpoint(f"{which}, P={len(X)}, images {images}, at rest")
     theory = rested(limit, X, y, tolerance=GAPS.get((which, len(X)), GAP), checkpoint=checkpoint)
     predicted = theory.predict(X_test)
     train, test = (float(np.mean((a - b) ** 2)) for a, b in ((y, theory.fitted), (y_test, predicted)))
