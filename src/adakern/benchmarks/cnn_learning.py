@@ -162,7 +162,7 @@ def at_rest(options: Options, network: Any, richness: float, data: Data) -> End:
     """Where the flow with the sum ends."""
     X, y, X_test, y_test = data
     limit, which = ANTK(network, richness=richness, decay=DECAY), type(network).__name__
-    images = f"{zlib.crc32(np.ascontiguousarray(X)):08x}"  # those of the data set's order and the published program's are as many
+    images = f"{zlib.crc32(np.asarray(X).tobytes()):08x}"  # those of the data set's order and the published program's are as many
     checkpoint = options.checkpoint(f"{which}, P={len(X)}, images {images}, at rest")
     theory = rested(limit, X, y, tolerance=GAPS.get((which, len(X)), GAP), checkpoint=checkpoint)
     predicted = theory.predict(X_test)
