@@ -89,7 +89,7 @@ print(f"chosen richness {best:g}, R² {search.score(X_test, y_test):.2f} on new 
 # ## Handwritten digits
 #
 # A real table: 64 grey values, and the question whether a digit is above four. A hundred digits to learn from, 1697 new
-# ones. Strokes matter and single pixels do not: features are there to be learned.
+# ones.
 
 # %%
 pixels, digit = load_digits(return_X_y=True)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from adakern import figures
 from adakern.errors import ConvergenceError
-from adakern.figures import single_point
+from adakern.figures import running, single_point
 
 TINY = single_point.Settings(
     times=(0.0, 1.0),
@@ -62,6 +62,16 @@ def test_a_failure_is_a_row_a_line_and_an_exit_code(tiny, monkeypatch, adakern):
     assert result.stderr.splitlines() == ["adakern: single-point: the flow did not rest"]
     facts = json.loads(adakern(f"figure all {tiny} --json").stdout)
     assert facts["failed"] == 1 and facts["figures"][0]["error"] == "the flow did not rest"
+
+
+@pytest.mark.parametrize("line, words", [("", "the same command goes on"), (" --fresh", "without --fresh the same")])
+def test_an_interruption_says_what_is_kept(tiny, tmp_path, monkeypatch, adakern, line, words):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run", interrupted)
+    result = adakern(f"figure single-point --cache {tmp_path / 'kept'} --out {tmp_path / 'out'}{line}")
+    assert result.exit_code == 130 and f"are kept in {tmp_path / 'kept'}; {words}" in result.stderr
 
 
 def test_a_bug_keeps_its_traceback(tiny, monkeypatch, adakern):

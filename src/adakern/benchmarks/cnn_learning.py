@@ -30,11 +30,8 @@ LENGTH = 200.0  # 200000 steps of 0.001
 FITTED = 1e-5  # of the mean of ℓ at the training points
 LONGEST = 64.0  # time for it
 STEP = 1e-3  # of the published descent of the sum
-FURTHEST, MOMENTS, WIDE = (
-    12.0,
-    161,
-    5000,
-)  # how long it is followed here, in how many moments of the later half it is looked at, and its neurons
+FURTHEST, WIDE = 12.0, 5000  # how long it is followed here, and its neurons
+MOMENTS = 161  # of the later half, in which it is looked at
 PUBLISHED = {
     ("CNN", "mean"): (0.4609, 0.4640),
     ("MLP", "sum"): (0.5683, 0.5700),
@@ -122,9 +119,7 @@ def by_sum(options: Options, network: Any, richness: float, data: Data) -> End:
 def by_descent(options: Options, network: Any, richness: float, data: Data) -> End:
     """A network of finite width by the published program's own steps, with the sum over patterns. They are no flow: the loss jumps again and again, at a fastest rate close to 2/step."""
     X, y, X_test, y_test = data
-    moments = np.linspace(0.5, 1.0, MOMENTS) * (
-        options.time or FURTHEST
-    )  # that are looked at, where it is to be fitted
+    moments = np.linspace(0.5, 1.0, MOMENTS) * (options.time or FURTHEST)
     run = finite.gradient_flow(
         network,
         X,
